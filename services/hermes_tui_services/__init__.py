@@ -1,0 +1,1 @@
+"""The agent service: gateway, router, data proxy and worker, each a process of its own."""

@@ -1,0 +1,80 @@
+"""The product's error tree, named by who can mend what went wrong.
+
+The root lives here because this is the lowest of the three packages.
+"""
+
+from __future__ import annotations
+
+
+class HermesTuiError(Exception):
+    """Root of every error that this product raises on purpose; its text is fit for a person."""
+
+
+class ConfigError(HermesTuiError):
+    """The user's configuration or command line is wrong; the text says which key and what to do."""
+
+
+class StackError(HermesTuiError):
+    """A process of the stack could not be started, or died."""
+
+
+class ServiceError(HermesTuiError):
+    """Another process answered with an error, or did not answer."""
+
+
+class TrainingError(HermesTuiError):
+    """A training step or a model operation could not be done."""
+
+
+class ApiError(HermesTuiError):
+    """An HTTP error answer in OpenAI's shape.
+
+    Args:
+        status: HTTP status code.
+        message: what happened, to what, and what to do.
+        code: machine-readable reason, such as ``context_length_exceeded``; None when there is none.
+        param: the request field at fault, or None.
+        retry_after_s: sent as ``Retry-After``, or None.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    @property
+    def type(self) -> str:
+        """OpenAI's coarse error class for this status."""
+        return _TYPES.get(self.status, "server_error" if self.status >= 500 else _INVALID)
+
+    def body(self) -> dict[str, dict[str, str | None]]:
+        """Return ``{"error": {"message", "type", "code", "param"}}``."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "code": self.code,
+                "param": self.param,
+            }
+        }
+
+
+_INVALID = "invalid_request_error"
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+}

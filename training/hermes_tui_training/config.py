@@ -1,0 +1,166 @@
+"""Settings of model and trainer: ``[model]`` and ``[training.*]``, and what each role gets.
+
+Free of torch: the app reads it too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from hermes_tui_services.serving import RoleConfig
+from hermes_tui_services.settings import Secret, Section
+
+
+class ModelConfig(Section):
+    """``[model]``: what is served and trained."""
+
+    path: str = "smollm2-135m"
+    """The embedded model's name, a local Hugging Face directory, or a hub id."""
+    renderer: str = "auto"
+    """Family that turns messages into tokens; "auto" chooses by the model."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the weights; "auto" is float32 on a CPU and bfloat16 on a GPU."""
+
+
+class InferenceGatewayConfig(Section):
+    """``[training.gateway]``: the OpenAI-compatible server that records."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Beyond loopback a strong training.admin_api_key is required."""
+    port: int = Field(0, ge=0, le=65535)
+    """Port to listen on; 0 takes a free one, kept for the life of the stack."""
+    accept_foreign_keys: bool = False
+    """Whether start_session takes an unknown api_key that begins with sk-sess-."""
+
+
+class EngineConfig(Section):
+    """``[training.engine]``: what samples the tokens."""
+
+    kind: Literal["auto", "torch"] = "auto"
+    """Which engine; "auto" is torch."""
+    max_num_seqs: int = Field(16, ge=1)
+    """Requests decoded together; more wait their turn."""
+    max_model_len: int = Field(0, ge=0)
+    """Longest prompt plus reply in tokens; 0 is what the model was made for."""
+    prefix_cache_tokens: int = Field(32768, ge=0)
+    """Tokens whose keys and values are kept for the next turn."""
+
+
+class RewardConfig(Section):
+    """``[training.reward]``: from a reward to an advantage."""
+
+    range: tuple[float, float] = (-1.0, 1.0)
+    """Rewards outside are refused."""
+    grace_s: float = Field(2.0, ge=0)
+    """Seconds a reward waits for an undo before the trainer may claim its episode."""
+    scale: float = 1.0
+    """Factor of the advantage."""
+    bias: float = 0.0
+    """Added to the reward before scaling."""
+    clip: float = Field(20.0, gt=0)
+    """Bound of the scaled reward's magnitude."""
+    baseline_decay: float = Field(0.9, ge=0, lt=1)
+    """Decay of the running mean reward per task; the advantage is measured against it."""
+    turn_discount: float = Field(1.0, ge=0, le=1)
+    """Discount per completion, counted back from the last."""
+
+
+class OptimizerConfig(Section):
+    """``[training.optimizer]``: AdamW."""
+
+    learning_rate: float = Field(3e-4, gt=0)
+    """Step size; 3e-4 suits LoRA, 1e-5 full fine-tuning of the embedded model."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps over which the learning rate rises linearly."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients are scaled down to this norm."""
+
+
+class LoraConfig(Section):
+    """``[training.lora]``: low-rank adapters."""
+
+    rank: int = Field(16, ge=0)
+    """Rank of the adapters on every linear layer; 0 trains all weights."""
+    alpha: float = Field(32.0, gt=0)
+    """Scale of the adapters: alpha / rank."""
+
+
+class LossConfig(Section):
+    """``[training.loss]``: decoupled, clipped policy gradient (AReaL, arXiv:2505.24298)."""
+
+    clip_low: float = Field(0.2, gt=0, le=1)
+    """How far below 1 the policy ratio still counts."""
+    clip_high: float = Field(0.2, gt=0)
+    """How far above 1 the policy ratio still counts."""
+    tis_cap: float = Field(5.0, gt=0)
+    """Bound of the truncated importance weight between sampler and trainer."""
+    reject: float = Field(5.0, gt=1)
+    """Tokens whose behaviour ratio leaves [1/reject, reject] are masked out and counted."""
+    kl_coef: float = Field(0.0, ge=0)
+    """Weight of the KL penalty towards the weights that training started from."""
+    max_step_kl: float = Field(1.0, gt=0)
+    """Mean KL of one step, in nats a token, above which training pauses and says why."""
+
+
+class CheckpointConfig(Section):
+    """``[training.checkpoint]``: what is kept on disk."""
+
+    keep_last: int = Field(3, ge=1)
+    """How many policy versions to keep."""
+
+
+class TrainingConfig(Section):
+    """``[training]``: the trainer."""
+
+    enabled: bool = True
+    """Whether to run the trainer and its inference gateway."""
+    admin_api_key: Secret = SecretStr("")
+    """Key of the inference gateway's admin routes; empty mints one into keys.json."""
+    batch_size: int = Field(1, ge=1)
+    """Scored episodes that make a step."""
+    max_staleness: int = Field(4, ge=0)
+    """Episodes sampled by weights more versions behind than this are not trained."""
+    train_truncated: bool = False
+    """Whether replies that were cut by max_tokens are trained."""
+    gateway: InferenceGatewayConfig = InferenceGatewayConfig()
+    engine: EngineConfig = EngineConfig()
+    reward: RewardConfig = RewardConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    lora: LoraConfig = LoraConfig()
+    loss: LossConfig = LossConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+
+class TrainerRole(RoleConfig):
+    """What the trainer (inference gateway, store, engine, orchestrator) is started with."""
+
+    admin_key: Secret
+    """Key of the admin routes, and of the learner's."""
+    model: ModelConfig
+    """What to serve."""
+    training: TrainingConfig
+    """How to train."""
+    database: Path
+    """``trajectories.db`` of the run directory."""
+    checkpoints: Path
+    """Directory of the ``policy_version_<N>`` directories."""
+    learner_run_file: Path
+    """Run file of the learner; read anew whenever the learner is called, since it may restart."""
+
+
+class LearnerRole(RoleConfig):
+    """What the learner is started with."""
+
+    admin_key: Secret
+    """Key of every route but /health."""
+    model: ModelConfig
+    """What to train."""
+    training: TrainingConfig
+    """How to train."""
+    checkpoints: Path
+    """Directory of the ``policy_version_<N>`` directories."""

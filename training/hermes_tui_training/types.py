@@ -1,0 +1,132 @@
+"""What the trainer records and trains: completions, episodes, steps. Free of torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+EpisodeState = Literal["open", "ended", "unscored", "scored", "claimed", "trained", "dropped"]
+"""open: takes completions · ended: closed, being judged · unscored: closed without a reward ·
+scored: has a reward, waits for the trainer · claimed: in the step that runs · trained: in a
+step's row · dropped: will never be trained, ``dropped_reason`` says why."""
+
+CompletionKind = Literal["turn", "aux"]
+"""turn: the agent's own turn · aux: a summary, a retry or another call beside it."""
+
+UntrainableReason = Literal[
+    "no_token_ids",
+    "truncated",
+    "client_left",
+    "aux_call",
+    "sampling_mismatch",
+    "stale",
+    "zero_advantage",
+    "engine_error",
+]
+"""Why a completion is never trained; see docs/learning.md."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One sampled sequence, as it was sampled."""
+
+    completion_id: str
+    """``chatcmpl-`` and a unique part."""
+    episode_id: str
+    """Episode it belongs to."""
+    turn_index: int
+    """Position in its episode, from 0."""
+    created_at: float
+    """When the request arrived, seconds since the epoch."""
+    prompt_token_ids: tuple[int, ...]
+    """What the engine was given."""
+    token_ids: tuple[int, ...]
+    """What the engine sampled, the stop token included."""
+    logprobs: tuple[float, ...]
+    """Natural log, float32, at the sampling temperature; as long as token_ids."""
+    policy_versions: tuple[int, ...]
+    """Version that sampled each token; as long as token_ids."""
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Per token its likeliest (id, logprob) pairs; empty when none were asked for."""
+    finish_reason: str | None
+    """``stop``, ``tool_calls``, ``length``; None while in flight or when it broke off."""
+    sampling: dict[str, Any]
+    """temperature, top_p, top_k, seed, max_tokens."""
+    request_messages: list[dict[str, Any]]
+    """The client's messages."""
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    """The client's tools."""
+    message: dict[str, Any] | None
+    """The assistant message that was answered; None while in flight."""
+    latency: dict[str, float] = field(default_factory=dict)
+    """ttft_s, total_s."""
+    trainable: bool
+    """Whether the trainer may use it."""
+    untrainable_reason: UntrainableReason | None = None
+    """Why not, when it may not."""
+    prefix: dict[str, Any] = field(default_factory=dict)
+    """parent_completion_id, shared_token_count, first_difference."""
+    kind: CompletionKind = "turn"
+    """The agent's own turn, or a call beside it."""
+    reward: float | None = None
+    """Reward of this completion alone, when one was given with its interaction_id."""
+    advantage: float | None = None
+    """What its tokens were weighted with, once trained."""
+    proximal_logprobs: tuple[float, ...] = ()
+    """Recomputed by the learner before its step; as long as token_ids, or empty."""
+    after_logprobs: tuple[float, ...] = ()
+    """Recomputed by the learner after its step; as long as token_ids, or empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """What one reward judges: completions of one session, in order."""
+
+    episode_id: str
+    """``ep-`` and a unique part."""
+    session_id: str
+    """Session it belongs to."""
+    group_id: str
+    """Siblings of one task share it."""
+    task_id: str
+    """The task, as start_session was told."""
+    state: EpisodeState
+    """Where it is on the way to the weights."""
+    reward: float | None
+    """Reward in force; None before the first."""
+    reward_log: tuple[dict[str, Any], ...] = ()
+    """Every reward that was given: reward, interaction_id, at."""
+    scored_at: float | None = None
+    """When the reward in force was given, seconds since the epoch."""
+    created_at: float
+    """When it was opened, seconds since the epoch."""
+    step: int | None = None
+    """The step that trained it."""
+    dropped_reason: str | None = None
+    """Why it will never be trained."""
+    completions: tuple[Completion, ...] = ()
+    """In order of arrival."""
+
+    @property
+    def policy_version_min(self) -> int | None:
+        """Oldest version among its sampled tokens; None without any."""
+        return min((v for c in self.completions for v in c.policy_versions), default=None)
+
+    @property
+    def policy_version_max(self) -> int | None:
+        """Newest version among its sampled tokens; None without any."""
+        return max((v for c in self.completions for v in c.policy_versions), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedCompletion:
+    """What a step did to one completion."""
+
+    completion_id: str
+    """The completion."""
+    advantage: float
+    """Weight of its tokens in the loss."""
+    proximal_logprobs: tuple[float, ...]
+    """Recomputed before the update; one per sampled token."""
+    after_logprobs: tuple[float, ...]
+    """Recomputed after the update; one per sampled token."""
