@@ -1,0 +1,156 @@
+"""From a failed validation to the one line that names its place and what to do."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_origin
+
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
+
+_HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"""^\s*([A-Za-z0-9_."'\- ]+?)\s*=""")
+_QUOTES = ('"""', "'''")
+
+_WANTED = {
+    "bool_type": "true or false",
+    "dict_type": "a table",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "model_type": "a table",
+    "string_type": "text in quotes",
+    "tuple_type": "a list",
+}
+
+
+class Sources:
+    """Where each setting was written: file and line, environment variable, command line."""
+
+    def __init__(self) -> None:
+        self._file: Path | None = None
+        self._lines: dict[str, int] = {}
+        self._noted: dict[str, str] = {}
+
+    def read(self, file: Path, text: str) -> None:
+        """Remember the line of each key of a TOML text."""
+        self._file, self._lines = file, dict(_key_lines(text))
+
+    def note(self, key: str, where: str) -> None:
+        """Remember that a dotted key was set elsewhere; the latest note wins over the file."""
+        self._noted[key] = where
+
+    def where(self, key: str) -> str:
+        """Return where a dotted key, its table or something in it was set."""
+        for noted in sorted(self._noted, key=len, reverse=True):
+            if noted == key or noted.startswith(f"{key}.") or key.startswith(f"{noted}."):
+                return self._noted[noted]
+        if self._file is None:
+            return "configuration"
+        line = self._line(key)
+        return f"{self._file}:{line}" if line else str(self._file)
+
+    def _line(self, key: str) -> int | None:
+        parts = key.split(".")
+        for length in range(len(parts), 0, -1):
+            line = self._lines.get(".".join(parts[:length]))
+            if line:
+                return line
+        inside = [line for known, line in self._lines.items() if known.startswith(f"{key}.")]
+        return min(inside, default=None)
+
+
+def _key_lines(text: str) -> Iterator[tuple[str, int]]:
+    """Yield (dotted key, line from 1) of every table and key; text in triple quotes is skipped."""
+    prefix, quoted = "", ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if quoted:
+            quoted = "" if quoted in line else quoted
+            continue
+        quoted = next((q for q in _QUOTES if line.count(q) % 2), "")
+        if header := _HEADER.match(line):
+            prefix = _plain(header[1])
+            yield prefix, number
+        elif key := _KEY.match(line):
+            yield (f"{prefix}.{_plain(key[1])}" if prefix else _plain(key[1])), number
+
+
+def _plain(key: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in key.split("."))
+
+
+def explain(error: ValidationError, sources: Sources, model: type[BaseModel]) -> str:
+    """Return the first mistake of a validation in one line, and how many more there are."""
+    details = error.errors(include_url=False)
+    first, more = details[0], len(details) - 1
+    key = ".".join(part for part in first["loc"] if isinstance(part, str)) or "the configuration"
+    what = _unknown(key, model) if first["type"] == "extra_forbidden" else _wrong(key, first, model)
+    rest = f" (and {more} more)" if more else ""
+    return f"{sources.where(key)}: {what}{rest}"
+
+
+def known_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield every dotted key of a model, sections included."""
+    for name, field in model.model_fields.items():
+        key = prefix + (field.alias or name)
+        yield key
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from known_keys(field.annotation, f"{key}.")
+
+
+def nearest_key(key: str, model: type[BaseModel]) -> str | None:
+    """Return the known key that was most likely meant, or None when none is near."""
+    known = list(known_keys(model))
+    parent = key.rpartition(".")[0]
+    siblings = [other for other in known if other.rpartition(".")[0] == parent]
+    for candidates in (siblings, known):
+        if near := difflib.get_close_matches(key, candidates, n=1, cutoff=0.6):
+            name, other = key.rpartition(".")[2], near[0].rpartition(".")[2]
+            if difflib.SequenceMatcher(None, name, other).ratio() >= 0.5:
+                return near[0]
+    same_name = [other for other in known if other.rpartition(".")[2] == key.rpartition(".")[2]]
+    return same_name[0] if same_name else None
+
+
+def _unknown(key: str, model: type[BaseModel]) -> str:
+    if near := nearest_key(key, model):
+        return f"unknown key {key}; did you mean {near}?"
+    parent = key.rpartition(".")[0]
+    siblings = [k for k in known_keys(model) if k.rpartition(".")[0] == parent]
+    return f"unknown key {key}; remove it, or use one of {', '.join(siblings)}"
+
+
+def _wrong(key: str, detail: ErrorDetails, model: type[BaseModel]) -> str:
+    wanted = _WANTED.get(detail["type"])
+    fault = f"must be {wanted}" if wanted else _lower(detail["msg"])
+    field = _field(key, model)
+    is_secret = field is not None and field[0] is SecretStr
+    value = "" if is_secret else f", not {_shown(detail['input'])}"
+    default = "" if field is None or is_secret else f"; the default is {_shown(field[1])}"
+    return f"{key} {fault}{value}{default}"
+
+
+def _lower(message: str) -> str:
+    """Return pydantic's sentence as the end of one of ours."""
+    rest = message.removeprefix("Input should be ")
+    return f"must be {rest}" if rest != message else message[:1].lower() + message[1:]
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _field(key: str, model: type[BaseModel]) -> tuple[Any, Any] | None:
+    """Return (declared type, default) of a key that is no section."""
+    for name, field in model.model_fields.items():
+        own, _, rest = key.partition(".")
+        if own != (field.alias or name):
+            continue
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            return _field(rest, field.annotation) if rest else None
+        return None if get_origin(field.annotation) is dict else (field.annotation, field.default)
+    return None

@@ -1,0 +1,50 @@
+"""Errors of the application itself, and the exit code that each kind of error means."""
+
+from __future__ import annotations
+
+from hermes_tui_services.errors import ConfigError, HermesTuiError, ServiceError, StackError
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+EXIT_NOT_STARTED = 3
+EXIT_ALREADY_RUNNING = 4
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class AlreadyRunningError(StackError):
+    """Another supervisor owns the run directory.
+
+    Args:
+        run_dir: the run directory.
+        pid: the other supervisor's process id, or None when it is not known.
+    """
+
+    def __init__(self, run_dir: str, pid: int | None) -> None:
+        owner = f"pid {pid}" if pid else "another process"
+        super().__init__(
+            f"{run_dir} is already served by {owner}; use it with `hermes-tui attach`, "
+            "end it with `hermes-tui stop`, or set run.dir to another directory"
+        )
+        self.pid = pid
+
+
+class NotRunningError(ServiceError):
+    """No supervisor serves the run directory."""
+
+    def __init__(self, run_dir: str) -> None:
+        super().__init__(
+            f"nothing runs in {run_dir}; start it with `hermes-tui` or `hermes-tui --serve`"
+        )
+
+
+def exit_code(error: HermesTuiError) -> int:
+    """Return the exit code that tells a script what kind of error ended the program."""
+    if isinstance(error, ConfigError):
+        return EXIT_CONFIG
+    if isinstance(error, AlreadyRunningError):
+        return EXIT_ALREADY_RUNNING
+    if isinstance(error, StackError):
+        return EXIT_NOT_STARTED
+    return EXIT_FAILED

@@ -1,0 +1,124 @@
+"""What the control API tells about the stack: written by the supervisor, read by every view."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+
+class ProcessState(StrEnum):
+    """Where a process is in its life."""
+
+    STARTING = "starting"
+    """Started, or about to be; not ready yet."""
+    READY = "ready"
+    """Answers /health with the token it was started with."""
+    STOPPING = "stopping"
+    """Was asked to end."""
+    STOPPED = "stopped"
+    """Ended because it was asked to."""
+    FAILED = "failed"
+    """Ended on its own, and a restart would not help or is still to come."""
+    FLAPPING = "flapping"
+    """Died too often; stays down until a person restarts it."""
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+
+class ProcessStatus(_Row):
+    """One process of the stack."""
+
+    name: str
+    """Such as ``worker-0``."""
+    role: str
+    """Such as ``worker``."""
+    state: ProcessState
+    """Where it is in its life."""
+    pid: int | None = None
+    """Process id while it lives."""
+    port: int | None = None
+    """Port it listens on, kept across restarts; None before it was ready once."""
+    url: str | None = None
+    """Where it answers; None before it was ready once."""
+    restarts: int = 0
+    """How often it was started again."""
+    uptime_s: float | None = None
+    """Seconds since this process was started; None while it does not live."""
+    rss_bytes: int | None = None
+    """Resident memory, its own children included; None while it does not live."""
+    last_exit: str | None = None
+    """How it last ended, such as ``exit 1`` or ``SIGKILL``."""
+    reason: str | None = None
+    """While starting what it is doing; when failed or flapping why."""
+
+
+class StackStatus(_Row):
+    """The whole stack."""
+
+    version: str
+    """Version of Hermes TUI."""
+    run_dir: str
+    """Run directory."""
+    state: ProcessState
+    """Starting until every process was ready once."""
+    pid: int
+    """The supervisor."""
+    uptime_s: float
+    """Seconds since the supervisor was started."""
+    agent_gateway: str | None = None
+    """URL of the agent gateway; None until it is ready, or when it is not run."""
+    inference_gateway: str | None = None
+    """URL of the inference gateway; None until it is ready, or without training."""
+    control: str
+    """URL of the control API."""
+    processes: tuple[ProcessStatus, ...] = ()
+    """In the order they are started."""
+
+
+class GpuSample(_Row):
+    """One GPU; every figure is None where the driver refuses it."""
+
+    index: int
+    """Position among the GPUs."""
+    name: str | None = None
+    """Product name."""
+    utilization_percent: float | None = None
+    """Share of the last sampling period in which a kernel ran."""
+    memory_used_bytes: int | None = None
+    """Memory in use."""
+    memory_total_bytes: int | None = None
+    """Memory there is."""
+    power_w: float | None = None
+    """Power draw."""
+    temperature_c: float | None = None
+    """Core temperature."""
+    processes: dict[int, int | None] | None = None
+    """Process id to memory in bytes; None when the driver does not tell."""
+
+
+class SystemSample(_Row):
+    """The machine, as seen at one moment."""
+
+    at: float
+    """Seconds since the epoch."""
+    cpu_percent: float
+    """Use of all cores together since the last sample, 0 to 100."""
+    cpu_count: int
+    """Logical cores that this process may use."""
+    load_average: tuple[float, float, float] | None = None
+    """Over 1, 5 and 15 minutes."""
+    memory_used_bytes: int
+    """Memory that is not available to a new program."""
+    memory_total_bytes: int
+    """Memory there is."""
+    process_rss_bytes: dict[str, int | None]
+    """Resident memory of each process of the stack, by name."""
+    process_cpu_percent: dict[str, float | None]
+    """Use of one core by each process of the stack since the last sample, by name."""
+    gpus: tuple[GpuSample, ...] = ()
+    """Every GPU that the driver shows."""
+    gpu_note: str | None = None
+    """Why no GPU is shown; None when one is."""
