@@ -10,6 +10,10 @@ EpisodeState = Literal["open", "ended", "unscored", "scored", "claimed", "traine
 scored: has a reward, waits for the trainer · claimed: in the step that runs · trained: in a
 step's row · dropped: will never be trained, ``dropped_reason`` says why."""
 
+CompletionStatus = Literal["running", "finished", "lost"]
+"""running: the engine works on it · finished: its outcome is recorded, whatever it was ·
+lost: the process died before its outcome was recorded."""
+
 CompletionKind = Literal["turn", "aux"]
 """turn: the agent's own turn · aux: a summary, a retry or another call beside it."""
 
@@ -68,6 +72,10 @@ class Completion:
     """parent_completion_id, shared_token_count, first_difference."""
     kind: CompletionKind = "turn"
     """The agent's own turn, or a call beside it."""
+    status: CompletionStatus = "finished"
+    """Whether its outcome is recorded."""
+    error: str | None = None
+    """Why generation broke off, or None."""
     reward: float | None = None
     """Reward of this completion alone, when one was given with its interaction_id."""
     advantage: float | None = None
@@ -76,6 +84,42 @@ class Completion:
     """Recomputed by the learner before its step; as long as token_ids, or empty."""
     after_logprobs: tuple[float, ...] = ()
     """Recomputed by the learner after its step; as long as token_ids, or empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One session key and what it recorded."""
+
+    session_id: str
+    """``sess-`` and a unique part."""
+    task_id: str
+    """The task, as start_session was told."""
+    group_id: str
+    """Siblings of one task share it."""
+    created_at: float
+    """When it was started, seconds since the epoch."""
+    ended_at: float | None = None
+    """When it was ended, seconds since the epoch; None while its key works."""
+    last_active_at: float
+    """When its last completion began; its start before the first."""
+    num_episodes: int = 0
+    """How many episodes it has."""
+    num_completions: int = 0
+    """How many completions it has, over all episodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One change that views are told of; see ``protocol.EventKind``."""
+
+    kind: str
+    """What happened."""
+    payload: dict[str, Any]
+    """Whom it happened to, as JSON."""
+    at: float
+    """When, seconds since the epoch."""
+    event_id: int | None = None
+    """Rises by one or more per stored event; None for one that is not stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +137,8 @@ class Episode:
     state: EpisodeState
     """Where it is on the way to the weights."""
     reward: float | None
-    """Reward in force; None before the first."""
+    """Reward in force: the last one given to the whole episode (its last trainable completion), or,
+    when only single completions were rewarded, the last of those; None before the first."""
     reward_log: tuple[dict[str, Any], ...] = ()
     """Every reward that was given: reward, interaction_id, at."""
     scored_at: float | None = None
@@ -106,6 +151,11 @@ class Episode:
     """Why it will never be trained."""
     completions: tuple[Completion, ...] = ()
     """In order of arrival."""
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the outcome of one of its completions was lost: it is never trained."""
+        return any(c.status == "lost" for c in self.completions)
 
     @property
     def policy_version_min(self) -> int | None:

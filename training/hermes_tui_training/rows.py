@@ -1,0 +1,127 @@
+"""Rows of the trainer's database as the dataclasses of ``types``."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from hermes_tui_training.database import floats_from_blob, ints_from_blob
+from hermes_tui_training.types import Completion, Episode, Session
+
+TopLogprobs = tuple[tuple[tuple[int, float], ...], ...]
+
+NO_TOKEN = -1
+"""Fills a position's missing alternatives, so that all positions have equally many."""
+
+
+def flatten_top(top: TopLogprobs) -> tuple[int, list[int], list[float]]:
+    """Return alternatives per position as width, ids and logprobs, both [positions * width]."""
+    width = max((len(alternatives) for alternatives in top), default=0)
+    ids, logprobs = [], []
+    for alternatives in top:
+        padded = [*alternatives, *[(NO_TOKEN, 0.0)] * (width - len(alternatives))]
+        ids += [token_id for token_id, _ in padded]
+        logprobs += [logprob for _, logprob in padded]
+    return width, ids, logprobs
+
+
+def unflatten_top(width: int, ids: Sequence[int], logprobs: Sequence[float]) -> TopLogprobs:
+    """Undo ``flatten_top``."""
+    pairs = list(zip(ids, logprobs, strict=True))
+    return tuple(
+        tuple(pair for pair in pairs[start : start + width] if pair[0] != NO_TOKEN)
+        for start in range(0, len(pairs), width or 1)
+    )
+
+
+def completion_from(row: sqlite3.Row) -> Completion:
+    """Return a row of ``completions``."""
+    return Completion(
+        completion_id=row["completion_id"],
+        episode_id=row["episode_id"],
+        turn_index=row["turn_index"],
+        created_at=row["created_at"],
+        prompt_token_ids=ints_from_blob(row["prompt_token_ids"]),
+        token_ids=ints_from_blob(row["token_ids"]),
+        logprobs=floats_from_blob(row["logprobs"]),
+        policy_versions=ints_from_blob(row["policy_versions"]),
+        top_logprobs=unflatten_top(
+            row["top_width"],
+            ints_from_blob(row["top_ids"]),
+            floats_from_blob(row["top_logprobs"]),
+        ),
+        finish_reason=row["finish_reason"],
+        sampling=json.loads(row["sampling"]),
+        request_messages=json.loads(row["request_messages"]),
+        tools=json.loads(row["tools"]),
+        message=json.loads(row["message"]) if row["message"] else None,
+        latency=json.loads(row["latency"]),
+        trainable=bool(row["trainable"]),
+        untrainable_reason=row["untrainable_reason"],
+        prefix=json.loads(row["prefix"]),
+        kind=row["kind"],
+        status=row["status"],
+        error=row["error"],
+        reward=row["reward"],
+        advantage=row["advantage"],
+        proximal_logprobs=floats_from_blob(row["proximal_logprobs"]),
+        after_logprobs=floats_from_blob(row["after_logprobs"]),
+    )
+
+
+def episode_from(
+    row: sqlite3.Row, completions: Sequence[sqlite3.Row], rewards: Sequence[sqlite3.Row]
+) -> Episode:
+    """Return a row of ``episodes`` with its completions and rewards, each in order."""
+    return Episode(
+        episode_id=row["episode_id"],
+        session_id=row["session_id"],
+        group_id=row["group_id"],
+        task_id=row["task_id"],
+        state=row["state"],
+        reward=row["reward"],
+        reward_log=tuple(
+            {"reward": r["reward"], "interaction_id": r["completion_id"], "at": r["at"]}
+            for r in rewards
+        ),
+        scored_at=row["scored_at"],
+        created_at=row["created_at"],
+        step=row["step"],
+        dropped_reason=row["dropped_reason"],
+        completions=tuple(completion_from(c) for c in completions),
+    )
+
+
+def session_from(row: sqlite3.Row) -> Session:
+    """Return a row of ``sessions`` with its counts."""
+    return Session(
+        session_id=row["session_id"],
+        task_id=row["task_id"],
+        group_id=row["group_id"],
+        created_at=row["created_at"],
+        ended_at=row["ended_at"],
+        last_active_at=row["last_active_at"],
+        num_episodes=row["num_episodes"],
+        num_completions=row["num_completions"],
+    )
+
+
+EPISODE_KEYS = (
+    "episode_id",
+    "session_id",
+    "group_id",
+    "task_id",
+    "state",
+    "reward",
+    "step",
+    "dropped_reason",
+    "created_at",
+    "scored_at",
+)
+
+
+def episode_payload(row: sqlite3.Row) -> dict[str, Any]:
+    """Return what an event says about an episode."""
+    return {key: row[key] for key in EPISODE_KEYS}
