@@ -1,0 +1,158 @@
+"""The stack as the controller uses it; ``remote.py`` is the real one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from hermes_tui.core.events import StackEvent
+from hermes_tui.core.rows import (
+    EpisodeDetail,
+    EpisodeRow,
+    ProcessRow,
+    SessionRow,
+    StackInfo,
+    Stage,
+    StepRow,
+    TrainerRow,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextArrived:
+    """Words of the agent."""
+
+    delta: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCalled:
+    """The agent called a tool."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolReturned:
+    """A tool answered."""
+
+    call_id: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAsked:
+    """The agent needs a person's word."""
+
+    approval_id: str
+    question: str
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCompleted:
+    """The turn is done."""
+
+    num_tokens: int = 0
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFailed:
+    """The turn broke off."""
+
+    message: str
+
+
+TurnEvent = TextArrived | ToolCalled | ToolReturned | ApprovalAsked | TurnCompleted | TurnFailed
+"""What a running turn tells."""
+
+
+class Backend(Protocol):
+    """The stack as the controller uses it.
+
+    Raises: HermesTuiError: from any method, when the stack can't be started or answers an error.
+    """
+
+    async def start(self, report: Callable[[Stage], None]) -> StackInfo:
+        """Attach to the stack, starting it when none runs; tells each stage on the way."""
+        ...
+
+    def control_events(self) -> AsyncIterator[StackEvent]:
+        """Yield the supervisor's events from now on."""
+        ...
+
+    def learning_events(self) -> AsyncIterator[StackEvent]:
+        """Yield the trainer's events from now on; ``completion.tokens`` among them."""
+        ...
+
+    async def processes(self) -> list[ProcessRow]:
+        """Return the processes in the supervisor's order."""
+        ...
+
+    async def restart(self, process: str) -> None:
+        """Restart one process."""
+        ...
+
+    async def shutdown(self) -> None:
+        """Stop the whole stack; returns once nothing of it is left."""
+        ...
+
+    async def sessions(self) -> list[SessionRow]:
+        """Return all sessions."""
+        ...
+
+    async def start_session(self, task_id: str) -> SessionRow:
+        """Start a session."""
+        ...
+
+    async def end_session(self, session_id: str) -> None:
+        """End a session: its key works no longer."""
+        ...
+
+    async def episodes(self, session_id: str | None = None) -> list[EpisodeRow]:
+        """Return episodes, newest last: a session's, or the newest of all."""
+        ...
+
+    async def episode(self, episode_id: str) -> EpisodeDetail:
+        """Return one episode with its completions."""
+        ...
+
+    async def set_reward(self, episode_id: str, reward: float) -> None:
+        """Judge an episode; replaces a reward that is not claimed yet."""
+        ...
+
+    async def unset_reward(self, episode_id: str) -> None:
+        """Take back a reward that is not claimed yet."""
+        ...
+
+    async def steps(self, after: int) -> list[StepRow]:
+        """Return the steps after a number."""
+        ...
+
+    async def trainer(self) -> TrainerRow:
+        """Return what the trainer does now."""
+        ...
+
+    async def pause_training(self, paused: bool) -> None:
+        """Hold training, or let it go on."""
+        ...
+
+    def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
+        """Run one turn of the agent."""
+        ...
+
+    async def interrupt(self, session_id: str) -> None:
+        """Stop a session's turn in flight."""
+        ...
+
+    async def approve(self, session_id: str, approval_id: str, choice: str) -> None:
+        """Answer what the agent asked."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the stack; it runs on."""
+        ...

@@ -1,0 +1,115 @@
+"""What a view knows of the stack at one moment, and the questions it asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hermes_tui.core.events import Turn
+from hermes_tui.core.rows import (
+    EpisodeDetail,
+    EpisodeRow,
+    ProcessRow,
+    SessionRow,
+    StackInfo,
+    StepRow,
+    TrainerRow,
+)
+from hermes_tui.core.text import one_line
+
+SCORABLE = frozenset({"open", "ended", "unscored", "scored"})
+"""Episode states in which a reward is taken, or replaced."""
+
+MAX_STEPS = 500
+"""Step rows kept for the screen; the store keeps all."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ViewState:
+    """Everything that the panes draw; the controller alone writes it."""
+
+    info: StackInfo = field(default_factory=lambda: StackInfo(run_dir="", training=True, model=""))
+    """The stack that the view is attached to."""
+    processes: dict[str, ProcessRow] = field(default_factory=dict)
+    """By name."""
+    sessions: dict[str, SessionRow] = field(default_factory=dict)
+    """By id, oldest first."""
+    episodes: dict[str, dict[str, EpisodeRow]] = field(default_factory=dict)
+    """By session id, then by episode id, oldest first."""
+    turns: dict[str, list[Turn]] = field(default_factory=dict)
+    """By session id, oldest first."""
+    steps: list[StepRow] = field(default_factory=list)
+    """The newest steps, oldest first."""
+    trainer: TrainerRow = field(default_factory=TrainerRow)
+    """What the trainer does now."""
+    step_started_at: float | None = None
+    """When the running step began, seconds since the epoch; None between steps."""
+    selected: str = ""
+    """The session that chat and score keys are about; empty is one that is not started yet."""
+    shown: str = ""
+    """The episode whose tokens are shown; empty is none."""
+    pinned: bool = False
+    """Whether the person chose the shown episode, so that a new one does not replace it."""
+    lost: str = ""
+    """Why the stack can't be reached; empty while it can."""
+
+    def episodes_of(self, session_id: str) -> list[EpisodeRow]:
+        """Return a session's episodes, oldest first."""
+        return list(self.episodes.get(session_id, {}).values())
+
+    def episode(self, episode_id: str) -> EpisodeRow | None:
+        """Return an episode by its id, or None."""
+        return next(
+            (rows[episode_id] for rows in self.episodes.values() if episode_id in rows), None
+        )
+
+    def latest(self, session_id: str) -> EpisodeRow | None:
+        """Return the newest episode of a session, or None."""
+        return next(reversed(self.episodes.get(session_id, {}).values()), None)
+
+    def ordinal(self, episode: EpisodeRow) -> int:
+        """Return the number of an episode within its session, from 1."""
+        return list(self.episodes.get(episode.session_id, {})).index(episode.episode_id) + 1
+
+    def to_score(self, session_id: str) -> EpisodeRow | None:
+        """Return the episode that a score key judges: the newest, when it may be judged."""
+        latest = self.latest(session_id)
+        return latest if latest and latest.state in SCORABLE else None
+
+    def running_turn(self, session_id: str) -> Turn | None:
+        """Return the turn of a session that is in flight, or None."""
+        return next((t for t in self.turns.get(session_id, ()) if t.state == "running"), None)
+
+    def title(self, session_id: str) -> str:
+        """Return what a session is called: its first words, else its task."""
+        turns = self.turns.get(session_id)
+        if turns and (words := one_line(turns[0].user_text)):
+            return words
+        session = self.sessions.get(session_id)
+        return one_line(session.task_id) or session_id if session else "new session"
+
+    def put_episodes(self, rows: Iterable[EpisodeRow]) -> None:
+        """Take rows, new or changed; a session's episodes stay in order of their making."""
+        touched = set()
+        for row in rows:
+            self.episodes.setdefault(row.session_id, {})[row.episode_id] = row
+            touched.add(row.session_id)
+        for session_id in touched:
+            ordered = sorted(self.episodes[session_id].values(), key=lambda row: row.created_at)
+            self.episodes[session_id] = {row.episode_id: row for row in ordered}
+
+    def put_steps(self, rows: Iterable[StepRow]) -> None:
+        """Take step rows; only the newest are kept."""
+        by_step = {row.step: row for row in [*self.steps, *rows]}
+        self.steps = [by_step[step] for step in sorted(by_step)][-MAX_STEPS:]
+
+    def put_turns(self, detail: EpisodeDetail, turns: list[Turn]) -> None:
+        """Take an episode's recorded turns, unless this view saw them happen."""
+        session_id = detail.row.session_id
+        known = self.turns.setdefault(session_id, [])
+        if any(turn.episode_id == detail.row.episode_id for turn in known):
+            return
+        order = {row.episode_id: i for i, row in enumerate(self.episodes_of(session_id))}
+        last = len(order)
+        known.extend(turns)
+        known.sort(key=lambda turn: order.get(turn.episode_id, last))
