@@ -61,9 +61,10 @@ class RewardConfig(Section):
     bias: float = 0.0
     """Added to the reward before scaling."""
     clip: float = Field(20.0, gt=0)
-    """Bound of the scaled reward's magnitude."""
-    baseline_decay: float = Field(0.9, ge=0, lt=1)
-    """Decay of the running mean reward per task; the advantage is measured against it."""
+    """Bound of the advantage's magnitude."""
+    baseline_decay: float = Field(0.9, ge=0, le=1)
+    """Decay of the running mean reward per task, which the advantage is measured against; with 1
+    it stays 0, and the advantage is the reward."""
     turn_discount: float = Field(1.0, ge=0, le=1)
     """Discount per completion, counted back from the last."""
 
@@ -73,6 +74,9 @@ class OptimizerConfig(Section):
 
     learning_rate: float = Field(3e-4, gt=0)
     """Step size; 3e-4 suits LoRA, 1e-5 full fine-tuning of the embedded model."""
+    betas: tuple[float, float] = (0.0, 0.99)
+    """AdamW's decay of the gradient's mean and of its square. The first is 0: with momentum, the
+    judgement before would still push when the next one comes."""
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay."""
     warmup_steps: int = Field(0, ge=0)
@@ -125,6 +129,8 @@ class TrainingConfig(Section):
     """Scored episodes that make a step."""
     max_staleness: int = Field(4, ge=0)
     """Episodes sampled by weights more versions behind than this are not trained."""
+    micro_batch_tokens: int = Field(4096, ge=1)
+    """Padded tokens that go through the learner's model at once; changes memory, not results."""
     train_truncated: bool = False
     """Whether replies that were cut by max_tokens are trained."""
     gateway: InferenceGatewayConfig = InferenceGatewayConfig()

@@ -1,0 +1,30 @@
+"""A tiny random Llama in Hugging Face layout, made in code in milliseconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+VOCABULARY = 61
+
+
+def make_tiny_model(directory: Path, *, seed: int = 0) -> Path:
+    """Write a random two-layer Llama with tied embeddings; return its directory."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=2,
+    )
+    LlamaForCausalLM(config).save_pretrained(directory)
+    return directory

@@ -1,0 +1,125 @@
+"""The learner over HTTP: ``GET /health``, ``POST /step``.
+
+The work runs in one thread of its own, so that /health answers meanwhile; steps wait in line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from hermes_tui_services.auth import require_key
+from hermes_tui_services.errors import ApiError, TrainingError
+from hermes_tui_services.http import EXCEPTION_HANDLERS, read_body
+from hermes_tui_services.serving import report_stage
+from hermes_tui_training.config import LearnerRole
+from hermes_tui_training.learner.learner import Learner, NonFiniteError, VersionExistsError
+from hermes_tui_training.learner.wire import LearnerHealth, StepAnswer, StepRequest
+from hermes_tui_training.model import prepare_model
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+NON_FINITE = "non_finite"
+"""Error code: the step gave numbers that are not finite; the body's episode_ids are at fault."""
+
+VERSION_EXISTS = "version_exists"
+"""Error code: the version to make has a finished checkpoint."""
+
+
+class LearnerService:
+    """One learner and the thread that it works in."""
+
+    def __init__(self, config: LearnerRole) -> None:
+        self._config = config
+        # Always the same thread: OpenMP keeps a team of threads for each that ever computed.
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="learner")
+        self._learner: Learner | None = None
+        self._busy_with: int | None = None
+
+    @asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Load the model before the first request; let no step begin after the last."""
+        try:
+            self._learner = await self._in_thread(self._load)
+            yield
+        finally:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def health(self) -> LearnerHealth:
+        """Return which version is held, and what is being made."""
+        assert self._learner is not None
+        return LearnerHealth(policy_version=self._learner.version, busy_with=self._busy_with)
+
+    async def step(self, request: StepRequest) -> StepAnswer:
+        """Do one step; see ``Learner.step``."""
+        return await self._in_thread(lambda: self._step(request))
+
+    def _load(self) -> Learner:
+        serve = self._config.serve
+        directory = prepare_model(self._config.model.path, lambda line: report_stage(serve, line))
+        report_stage(serve, "loading weights")
+        return Learner(
+            directory, self._config.model, self._config.training, self._config.checkpoints
+        )
+
+    def _step(self, request: StepRequest) -> StepAnswer:
+        assert self._learner is not None
+        self._busy_with = request.target_version
+        try:
+            return self._learner.step(request)
+        finally:
+            self._busy_with = None
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def create_app(config: LearnerRole) -> Starlette:
+    """Return the learner's app; the model is loaded when it starts."""
+    service = LearnerService(config)
+    key = config.admin_key.get_secret_value()
+
+    async def health(_: Request) -> Response:
+        return JSONResponse(service.health().model_dump())
+
+    async def step(request: Request) -> Response:
+        require_key(request, key)
+        body = await read_body(request, StepRequest)
+        try:
+            answer = await service.step(body)
+        except NonFiniteError as error:
+            logger.warning("step dropped version=%s: %s", body.target_version, error)
+            refusal = ApiError(422, str(error), code=NON_FINITE)
+            content = {**refusal.body(), "episode_ids": list(error.episode_ids)}
+            return JSONResponse(content, status_code=422)
+        except VersionExistsError as error:
+            raise ApiError(409, str(error), code=VERSION_EXISTS) from error
+        except TrainingError as error:
+            raise ApiError(500, str(error)) from error
+        metrics = answer.result.metrics
+        logger.info(
+            "step done version=%s tokens=%s grad_norm=%.3g logprob=%.3f->%.3f kl=%.3g",
+            body.target_version,
+            metrics.num_trained_tokens,
+            metrics.grad_norm,
+            metrics.logprob_before,
+            metrics.logprob_after,
+            metrics.kl_step,
+        )
+        return JSONResponse(answer.model_dump(mode="json"))
+
+    return Starlette(
+        routes=[Route("/health", health), Route("/step", step, methods=["POST"])],
+        lifespan=service.lifespan,
+        exception_handlers=EXCEPTION_HANDLERS,
+    )
