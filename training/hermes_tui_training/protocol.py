@@ -41,6 +41,8 @@ class EventKind(StrEnum):
     """A step was given up; payload ``reason``."""
     VERSION_PUBLISHED = "version.published"
     """The engine samples with new weights."""
+    PUBLISH_FAILED = "version.failed"
+    """The engine did not take new weights, the old ones serve on; payload ``reason``."""
     TRAINER_PAUSED = "trainer.paused"
     """No step will be begun; payload ``reason``."""
     TRAINER_RESUMED = "trainer.resumed"

@@ -22,18 +22,20 @@ from hermes_tui_services.errors import ApiError, TrainingError
 from hermes_tui_services.http import EXCEPTION_HANDLERS, read_body
 from hermes_tui_services.serving import report_stage
 from hermes_tui_training.config import LearnerRole
-from hermes_tui_training.learner.learner import Learner, NonFiniteError, VersionExistsError
-from hermes_tui_training.learner.wire import LearnerHealth, StepAnswer, StepRequest
+from hermes_tui_training.learner.learner import Learner
+from hermes_tui_training.learner.wire import (
+    NON_FINITE,
+    VERSION_EXISTS,
+    LearnerHealth,
+    NonFiniteError,
+    StepAnswer,
+    StepRequest,
+    VersionExistsError,
+)
 from hermes_tui_training.model import prepare_model
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-
-NON_FINITE = "non_finite"
-"""Error code: the step gave numbers that are not finite; the body's episode_ids are at fault."""
-
-VERSION_EXISTS = "version_exists"
-"""Error code: the version to make has a finished checkpoint."""
 
 
 class LearnerService:

@@ -27,9 +27,11 @@ from hermes_tui_training.learner.state import TrainingState, read_state, write_s
 from hermes_tui_training.learner.wire import (
     LearnerMetrics,
     LearnerSeconds,
+    NonFiniteError,
     StepAnswer,
     StepRequest,
     StepResult,
+    VersionExistsError,
 )
 from hermes_tui_training.losses import LossInputs, LossOutputs, policy_gradient_loss
 from hermes_tui_training.samples import TrainingSample
@@ -40,22 +42,6 @@ logger = logging.getLogger(__name__)
 KL_TOKENS = 128
 """Trained tokens, evenly spread, at which the KL of the update is computed over the whole
 vocabulary; 25 MB at a vocabulary of 49,152."""
-
-
-class NonFiniteError(TrainingError):
-    """A step gave numbers that are not finite; nothing of it was kept.
-
-    Args:
-        episode_ids: the episodes at fault; all of the step's when it cannot be told.
-    """
-
-    def __init__(self, message: str, episode_ids: Sequence[str]) -> None:
-        super().__init__(message)
-        self.episode_ids = tuple(episode_ids)
-
-
-class VersionExistsError(TrainingError):
-    """The version to make has a finished checkpoint already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,37 @@ Free of torch: the trainer's process reads it too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from hermes_tui_services.errors import TrainingError
 from hermes_tui_training.samples import TrainingSample
 from hermes_tui_training.types import TrainedCompletion
+
+NON_FINITE = "non_finite"
+"""Error code: the step gave numbers that are not finite; the body's episode_ids are at fault."""
+
+VERSION_EXISTS = "version_exists"
+"""Error code: the version to make has a finished checkpoint."""
+
+
+class NonFiniteError(TrainingError):
+    """A step gave numbers that are not finite; nothing of it was kept.
+
+    Args:
+        message: which numbers.
+        episode_ids: the episodes at fault; all of the step's when it cannot be told.
+    """
+
+    def __init__(self, message: str, episode_ids: Sequence[str]) -> None:
+        super().__init__(message)
+        self.episode_ids = tuple(episode_ids)
+
+
+class VersionExistsError(TrainingError):
+    """The version to make has a finished checkpoint already."""
 
 
 class Message(BaseModel):

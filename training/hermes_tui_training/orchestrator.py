@@ -1,0 +1,450 @@
+"""The loop that turns scored episodes into served weights. Runs in the trainer; free of torch.
+
+One turn of the loop: put right what a crash left behind, publish what is not served yet, claim
+scored episodes, have the learner do a step, publish and record it.
+
+Who is right after a crash: a finished checkpoint. A step counts from the moment its checkpoint is
+complete, which names the episodes that it consumed. The store records it in one transaction,
+before or after a crash; episodes that were claimed for a step without a checkpoint go back to
+``scored``. So every episode is in exactly one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hermes_tui_services.errors import HermesTuiError, ServiceError, TrainingError
+from hermes_tui_training import checkpoint
+from hermes_tui_training.advantages import EpisodeAdvantage, episode_advantage, updated_baselines
+from hermes_tui_training.config import TrainerRole
+from hermes_tui_training.engine.base import Engine
+from hermes_tui_training.learner.client import LearnerClient, LearnerGoneError
+from hermes_tui_training.learner.wire import (
+    NonFiniteError,
+    StepRequest,
+    StepResult,
+    VersionExistsError,
+)
+from hermes_tui_training.metrics import PublishTimes, batch_facts, step_row
+from hermes_tui_training.protocol import EventKind
+from hermes_tui_training.samples import TrainingSample, training_samples
+from hermes_tui_training.store import Store
+from hermes_tui_training.types import Episode
+
+logger = logging.getLogger(__name__)
+
+State = Literal["starting", "waiting", "training", "publishing", "paused", "stopped"]
+"""waiting: ``reason`` says for what · paused: until somebody resumes."""
+
+MAX_ATTEMPTS = 5
+"""Failed steps in a row after which training pauses: a person has to look."""
+
+_BACKOFF_S = (0.25, 0.5, 1.0, 2.0, 4.0)
+_BUSY_POLL_S = 0.5
+_GRACE_SLACK_S = 0.02
+_PAUSED = "paused_reason"
+_PINNED = "pinned_versions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """Claimed episodes, made ready for the learner."""
+
+    episodes: list[Episode]
+    advantages: list[EpisodeAdvantage]
+    samples: list[TrainingSample]
+    baselines: dict[str, float]
+
+
+class Orchestrator:
+    """Owns the way from a reward to new weights."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        engine: Engine,
+        config: TrainerRole,
+        learner: LearnerClient | None = None,
+    ) -> None:
+        """
+        Args:
+            store: sessions, episodes, steps; shared with the gateway.
+            engine: started; serves the gateway.
+            config: where the learner and the checkpoints are, and how to train.
+            learner: how to reach the learner; None follows the configuration.
+        """
+        self._store = store
+        self._engine = engine
+        self._config = config
+        self._learner = learner or LearnerClient(
+            config.learner_run_file, config.admin_key.get_secret_value()
+        )
+        self._state: State = "starting"
+        self._reason = ""
+        self._version = 0
+        self._paused_reason: str | None = None
+        self._publish_error: str | None = None
+        self._attempts = 0
+        self._failures = 0
+        self._idle_since = time.monotonic()
+        self._woken = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- what the gateway calls ---------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Record a step that a crash left unrecorded, serve the current version, begin the loop."""
+        self._version = await asyncio.to_thread(self._store.policy_version)
+        self._paused_reason = await asyncio.to_thread(self._store.get_meta, _PAUSED)
+        try:
+            await self._adopt()
+        except TrainingError as error:
+            # Serving goes on without it; the loop tries again and shows the reason.
+            logger.error("a finished checkpoint could not be recorded: %s", error)
+        await self._publish()
+        self._idle_since = time.monotonic()
+        self._tasks = [
+            asyncio.create_task(self._run(), name="orchestrator"),
+            asyncio.create_task(self._follow_scores(), name="orchestrator-scores"),
+        ]
+
+    async def stop(self) -> None:
+        """End the loop; a step that the learner is doing is recorded at the next start."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._learner.aclose()
+        self._say("stopped", "")
+
+    def wake(self) -> None:
+        """Look at once whether there is something to do."""
+        self._woken.set()
+
+    async def pause(self, reason: str = "paused by hand") -> None:
+        """Begin no further step, also after a restart; the one that runs is finished."""
+        self._paused_reason = reason
+        await asyncio.to_thread(self._store.set_meta, _PAUSED, reason)
+        await asyncio.to_thread(self._store.add_event, EventKind.TRAINER_PAUSED, {"reason": reason})
+        logger.warning("training paused reason=%s", reason)
+        self.wake()
+
+    async def resume(self) -> None:
+        """Begin steps again."""
+        if self._paused_reason is None:
+            return
+        self._paused_reason = None
+        self._attempts = 0
+        await asyncio.to_thread(self._store.set_meta, _PAUSED, None)
+        await asyncio.to_thread(self._store.add_event, EventKind.TRAINER_RESUMED, {})
+        self.wake()
+
+    async def checkpoint(self) -> dict[str, Any]:
+        """Keep the current version for good; return its ``policy_version`` and ``path``.
+
+        Raises: TrainingError: version 0 is the model itself and has no checkpoint.
+        """
+        version = self._version
+        if version == 0:
+            raise TrainingError("version 0 is the model itself: there is nothing to keep yet")
+        pinned = await asyncio.to_thread(self._store.get_meta, _PINNED, [])
+        await asyncio.to_thread(self._store.set_meta, _PINNED, sorted({*pinned, version}))
+        path = checkpoint.checkpoint_path(self._config.checkpoints, version)
+        return {"policy_version": version, "path": str(path)}
+
+    def status(self) -> dict[str, Any]:
+        """Return what the trainer is doing, and why it is not when it is not."""
+        paused = self._paused_reason is not None and self._state not in ("training", "publishing")
+        return {
+            "state": "paused" if paused else self._state,
+            "reason": self._paused_reason if paused else self._reason,
+            "paused": self._paused_reason is not None,
+            "pause_reason": self._paused_reason,
+            "policy_version": self._version,
+            "served_version": self._engine.policy_version,
+            "publish_error": self._publish_error,
+            "failed_attempts": self._attempts,
+        }
+
+    # -- the loop -----------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            self._woken.clear()
+            try:
+                delay_s = await self._turn()
+                self._failures = 0
+            except HermesTuiError as error:
+                delay_s = self._after_failure(error)
+            except Exception as error:
+                # The loop outlives whatever a turn meets: the next one starts with a clean look.
+                logger.exception("a turn of the training loop failed")
+                delay_s = self._after_failure(error)
+            await self._sleep(delay_s)
+
+    async def _turn(self) -> float | None:
+        """Do the next thing; return for how long to sleep at most, None for until woken."""
+        busy = await self._settle()
+        if busy:
+            return _BUSY_POLL_S
+        if not await self._publish():
+            raise TrainingError(f"version {self._version} is not served: {self._publish_error}")
+        if self._paused_reason is not None:
+            self._say("paused", self._paused_reason)
+            return None
+        waiting = await asyncio.to_thread(self._store.waiting)
+        scored = waiting["states"].get("scored", 0)
+        wanted = self._config.training.batch_size
+        if scored < wanted:
+            self._say("waiting", f"{scored} of {wanted} scored episodes")
+            return None
+        if await self._step():
+            return 0.0
+        return self._grace_left(waiting, scored)
+
+    def _grace_left(self, waiting: dict[str, Any], scored: int) -> float | None:
+        """Return after how long the next reward is past its grace."""
+        grace_s, now = self._config.training.reward.grace_s, time.time()
+        ends = [
+            at + grace_s - now
+            for at in (waiting["oldest_scored_at"], waiting["newest_scored_at"])
+            if at + grace_s > now
+        ]
+        self._say("waiting", f"{scored} scored, held {grace_s:g} s for a change of mind")
+        return min(ends) + _GRACE_SLACK_S if ends else None
+
+    def _after_failure(self, error: Exception) -> float:
+        delay_s = _BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)]
+        self._failures += 1
+        if str(error) != self._reason:  # said once, not at every try
+            logger.warning("training waits: %s", error)
+        self._say("waiting", str(error))
+        return delay_s
+
+    async def _sleep(self, delay_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    async def _follow_scores(self) -> None:
+        """Wake the loop when an episode is scored, by whomever."""
+        with self._store.subscribe() as subscription:
+            while True:
+                events, lost = await subscription.batch()
+                if lost or any(event.kind == EventKind.EPISODE_SCORED for event in events):
+                    self.wake()
+
+    # -- after a crash ------------------------------------------------------------------------
+
+    async def _settle(self) -> bool:
+        """Put right what a lost learner or a restart left; return whether a step still runs.
+
+        Raises: ServiceError: the learner cannot be reached.
+        """
+        try:
+            busy_with = (await self._learner.health()).busy_with
+        except LearnerGoneError:
+            # Nobody works on a step: what is complete counts, the rest goes back.
+            await self._adopt()
+            await self._release()
+            raise
+        if busy_with is not None:
+            self._say("training", f"the learner is finishing version {busy_with}")
+            return True
+        # Idle was asked first, so a step that ended since then is on the disk by now.
+        await self._adopt()
+        await self._release()
+        return False
+
+    async def _adopt(self) -> None:
+        """Record the step of a finished checkpoint that the store does not know."""
+        root, version = self._config.checkpoints, self._version + 1
+        if await asyncio.to_thread(checkpoint.is_complete, root, version):
+            result = await asyncio.to_thread(checkpoint.read_step, root, version)
+            logger.info("adopted checkpoint version=%s", version)
+            await self._record(result, save_s=0.0)
+
+    async def _release(self) -> None:
+        waiting = await asyncio.to_thread(self._store.waiting)
+        if waiting["states"].get("claimed"):
+            await asyncio.to_thread(self._store.release_claims)
+
+    # -- one step -----------------------------------------------------------------------------
+
+    async def _step(self) -> bool:
+        """Claim and train; return whether there was anything to claim."""
+        claimed_at = time.monotonic()
+        training, version = self._config.training, self._version
+        episodes = await asyncio.to_thread(
+            self._store.claim,
+            step=version + 1,
+            limit=training.batch_size,
+            min_count=training.batch_size,
+            scored_before=time.time() - training.reward.grace_s,
+            min_policy_version=version - training.max_staleness,
+        )
+        if not episodes:
+            return False
+        ids = [episode.episode_id for episode in episodes]
+        self._say("training", f"version {version + 1} from {len(ids)} episodes")
+        await asyncio.to_thread(
+            self._store.add_event,
+            EventKind.STEP_STARTED,
+            {"step": version + 1, "episode_ids": ids},
+        )
+        batch = await self._prepare(episodes)
+        if not batch.samples:
+            return True
+        facts = batch_facts(
+            batch.episodes,
+            batch.advantages,
+            batch.samples,
+            baselines=batch.baselines,
+            base_version=version,
+            wait_s=max(0.0, claimed_at - self._idle_since),
+            claim_s=time.monotonic() - claimed_at,
+        )
+        request = StepRequest(
+            base_version=version,
+            target_version=version + 1,
+            samples=tuple(batch.samples),
+            facts=facts,
+        )
+        await self._train(request)
+        return True
+
+    async def _prepare(self, episodes: Sequence[Episode]) -> _Batch:
+        """Return what there is to learn; episodes without any are dropped with their reason."""
+        config = self._config.training.reward
+        baselines = await asyncio.to_thread(self._store.get_meta, "baselines", {})
+        batch = _Batch(
+            episodes=[],
+            advantages=[],
+            samples=[],
+            baselines=updated_baselines(baselines, episodes, config),
+        )
+        for episode in episodes:
+            advantage = episode_advantage(episode, baselines, config)
+            samples = training_samples(episode, advantage.by_completion)
+            if samples:
+                batch.episodes.append(episode)
+                batch.advantages.append(advantage)
+                batch.samples.extend(samples)
+            else:
+                await asyncio.to_thread(self._store.drop, [episode.episode_id], "zero_advantage")
+        return batch
+
+    async def _train(self, request: StepRequest) -> None:
+        """Have the learner do a step, publish and record it."""
+        try:
+            answer = await self._learner.step(request)
+        except NonFiniteError as error:
+            await asyncio.to_thread(self._store.drop, error.episode_ids, "non_finite")
+            await asyncio.to_thread(self._store.release_claims)
+            await self._say_failed(request, str(error))
+        except VersionExistsError:
+            logger.info("version %s exists already", request.target_version)  # adopted next turn
+        except ServiceError as error:
+            # Not released here: the learner may still be at it. The next turn asks.
+            await self._say_failed(request, str(error))
+            self._attempts += 1
+            if self._attempts >= MAX_ATTEMPTS:
+                await self.pause(f"{self._attempts} steps in a row failed: {error}")
+            raise
+        else:
+            self._attempts = 0
+            await self._record(answer.result, save_s=answer.save_s)
+            self._idle_since = time.monotonic()
+
+    async def _say_failed(self, request: StepRequest, reason: str) -> None:
+        logger.warning("step failed step=%s: %s", request.target_version, reason)
+        await asyncio.to_thread(
+            self._store.add_event,
+            EventKind.STEP_FAILED,
+            {
+                "step": request.target_version,
+                "episode_ids": list(request.facts.episode_ids),
+                "reason": reason,
+            },
+        )
+
+    async def _record(self, result: StepResult, *, save_s: float) -> None:
+        """Publish a finished checkpoint and record its step.
+
+        Published first, so that the row can say how long it took; a crash in between is harmless,
+        since the checkpoint is complete and gets recorded at the next start.
+        """
+        self._say("publishing", f"version {result.target_version}")
+        started = time.monotonic()
+        published = await self._swap(result.target_version)
+        times = PublishTimes(
+            save_s=save_s, publish_s=time.monotonic() - started, published=published
+        )
+        row = step_row(result, times)
+        await asyncio.to_thread(
+            self._store.commit_step, row, result.completions, result.facts.baselines
+        )
+        self._version = result.target_version
+        if published:
+            await self._after_publish(row["seconds"]["publish"])
+        limit, kl = self._config.training.loss.max_step_kl, result.metrics.kl_step
+        if kl > limit:
+            await self.pause(
+                f"version {result.target_version} moved {kl:.2f} nats a token away from the one "
+                f"before; training.loss.max_step_kl allows {limit:g}"
+            )
+
+    # -- publishing ---------------------------------------------------------------------------
+
+    async def _publish(self) -> bool:
+        """Have the engine serve the current version; return whether it does."""
+        if self._engine.policy_version == self._version:
+            return True
+        self._say("publishing", f"version {self._version}")
+        started = time.monotonic()
+        if not await self._swap(self._version):
+            return False
+        await self._after_publish(time.monotonic() - started)
+        return True
+
+    async def _swap(self, version: int) -> bool:
+        path = checkpoint.checkpoint_path(self._config.checkpoints, version)
+        try:
+            await self._engine.swap(path, version)
+        except Exception as error:
+            # Whatever it was, the old version serves on; the loop tries again and says so meanwhile.
+            reason = str(error)
+            if reason != self._publish_error:
+                logger.error("publish failed version=%s: %s", version, reason)
+                payload = {"policy_version": version, "reason": reason}
+                await asyncio.to_thread(self._store.add_event, EventKind.PUBLISH_FAILED, payload)
+            self._publish_error = reason
+            return False
+        self._publish_error = None
+        return True
+
+    async def _after_publish(self, seconds: float) -> None:
+        await asyncio.to_thread(
+            self._store.add_event,
+            EventKind.VERSION_PUBLISHED,
+            {"policy_version": self._version, "seconds": seconds},
+        )
+        logger.info("published version=%s seconds=%.2f", self._version, seconds)
+        pinned = await asyncio.to_thread(self._store.get_meta, _PINNED, [])
+        await asyncio.to_thread(
+            checkpoint.prune,
+            self._config.checkpoints,
+            keep_last=self._config.training.checkpoint.keep_last,
+            protected={self._version, self._engine.policy_version, *pinned},
+        )
+
+    def _say(self, state: State, reason: str) -> None:
+        self._state, self._reason = state, reason
