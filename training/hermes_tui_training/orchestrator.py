@@ -420,7 +420,7 @@ class Orchestrator:
         try:
             await self._engine.swap(path, version)
         except Exception as error:
-            # Whatever it was, the old version serves on; the loop tries again and says so meanwhile.
+            # Whatever it was, the old version serves on; the loop tries again and says so.
             reason = str(error)
             if reason != self._publish_error:
                 logger.error("publish failed version=%s: %s", version, reason)

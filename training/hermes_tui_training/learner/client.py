@@ -84,12 +84,12 @@ class LearnerClient:
             ) from error
         if answer.status_code == 200:
             return StepAnswer.model_validate_json(answer.content)
-        error = api_error_from(answer)
-        if error.code == NON_FINITE:
-            raise NonFiniteError(error.message, answer.json()["episode_ids"])
-        if error.code == VERSION_EXISTS:
-            raise VersionExistsError(error.message)
-        raise ServiceError(f"the learner could not do the step: {error.message}")
+        refusal = api_error_from(answer)
+        if refusal.code == NON_FINITE:
+            raise NonFiniteError(refusal.message, answer.json()["episode_ids"])
+        if refusal.code == VERSION_EXISTS:
+            raise VersionExistsError(refusal.message)
+        raise ServiceError(f"the learner could not do the step: {refusal.message}")
 
     def _address(self) -> tuple[str, str]:
         """Return the learner's URL and instance token."""
