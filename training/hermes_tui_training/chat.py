@@ -1,0 +1,322 @@
+"""Messages to prompt tokens, sampled tokens to messages: the one place where templates live."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from renderers import create_renderer
+from renderers.base import Renderer, load_tokenizer, merge_chat_template_kwargs
+from renderers.configs import BaseRendererConfig, DefaultRendererConfig, config_from_name
+from renderers.default import DefaultRenderer
+
+from hermes_tui_services.errors import ApiError, ConfigError
+from hermes_tui_training.chatml import ChatMLRenderer, ChatMLRendererConfig
+from hermes_tui_training.config import ModelConfig
+from hermes_tui_training.history import (
+    Recorded,
+    canonical,
+    context_key,
+    shared_length,
+    text_of,
+)
+from hermes_tui_training.model import EMBEDDED_MODEL
+from hermes_tui_training.reply_stream import ReplyStream
+
+logger = logging.getLogger(__name__)
+
+_PROBES: tuple[list[dict[str, str]], ...] = (
+    [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}],
+    [
+        {"role": "user", "content": " 1 + 1?\n"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "x  5 é"},
+    ],
+)
+"""Conversations that tell whether a template is plain ChatML."""
+
+_MAX_RENDERERS = 8
+"""Renderers kept for different template settings; each is a few hundred bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What the engine is given."""
+
+    token_ids: tuple[int, ...]
+    """The prompt."""
+    prefix: dict[str, Any]
+    """``parent_completion_id`` (None without any), ``shared_token_count`` (first tokens that are
+    the parent's prompt and sampled tokens), ``first_difference`` (None, or ``index``,
+    ``recorded_token_id``, ``token_id`` and their texts)."""
+
+
+NO_PARENT: dict[str, Any] = {
+    "parent_completion_id": None,
+    "shared_token_count": 0,
+    "first_difference": None,
+}
+
+
+class Chat:
+    """A model's chat format; safe to use from any thread."""
+
+    def __init__(self, tokenizer: Any, *, renderer: str = "auto", model_name: str = "") -> None:
+        """Choose the renderer.
+
+        Args:
+            tokenizer: a transformers tokenizer.
+            renderer: ``model.renderer``: "auto", "chatml", "default" or a family of ``renderers``.
+            model_name: hub id, by which "auto" knows families.
+
+        Raises: ConfigError: there is no such renderer, or it does not fit the tokenizer.
+        """
+        self.tokenizer = tokenizer
+        self._lock = threading.Lock()
+        if model_name:
+            tokenizer.name_or_path = model_name
+        self._config = _choose(tokenizer, renderer)
+        self._renderers: dict[str, Renderer] = {}
+        base = self._renderer({})
+        self._plain_text = isinstance(base, ChatMLRenderer | DefaultRenderer)
+        self.stop_token_ids = tuple(base.get_stop_token_ids())
+        """Tokens that end a reply."""
+        logger.info("chat renderer=%s", self._config.name)
+
+    @classmethod
+    def load(cls, directory: Path, model: ModelConfig) -> Chat:
+        """Load the tokenizer of a prepared model.
+
+        Raises: ConfigError.
+        """
+        try:
+            tokenizer = load_tokenizer(str(directory))
+        except Exception as error:  # whatever the loaders raise, the person needs one sentence
+            raise ConfigError(
+                f'model.path = "{model.path}": its tokenizer cannot be loaded: {error}'
+            ) from error
+        name = "" if model.path == EMBEDDED_MODEL else model.path
+        return cls(tokenizer, renderer=model.renderer, model_name=name)
+
+    def _renderer(self, template: Mapping[str, Any]) -> Renderer:
+        key = context_key([], template)
+        if key not in self._renderers:
+            config = self._config
+            try:
+                if template:
+                    config = merge_chat_template_kwargs(config, template)
+                made = (
+                    ChatMLRenderer(self.tokenizer, config)
+                    if isinstance(config, ChatMLRendererConfig)
+                    else create_renderer(self.tokenizer, config)
+                )
+            except (ValueError, TypeError) as error:
+                raise ApiError(
+                    400, f"chat_template_kwargs: {error}", param="chat_template_kwargs"
+                ) from error
+            if len(self._renderers) >= _MAX_RENDERERS:
+                self._renderers.pop(next(reversed(self._renderers)))
+            self._renderers[key] = made
+        return self._renderers[key]
+
+    def prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        template: Mapping[str, Any] | None = None,
+        parents: Sequence[Recorded] = (),
+    ) -> Prompt:
+        """Return the prompt for the next reply.
+
+        Args:
+            messages: OpenAI's, checked; parts of content are text.
+            tools: OpenAI's; empty offers none.
+            template: ``chat_template_kwargs``.
+            parents: recorded completions of the session, oldest first.
+
+        Raises: ApiError: 400, the template refuses the messages or its settings.
+        """
+        template = template or {}
+        plain = [_plain(message) for message in messages]
+        with self._lock:
+            renderer = self._renderer(template)
+            try:
+                return self._bridged(renderer, plain, tools, template, parents) or self._rendered(
+                    renderer, plain, tools, parents
+                )
+            except ApiError:
+                raise
+            except Exception as error:  # a template may raise anything about a client's messages
+                raise ApiError(
+                    400,
+                    f"The model's chat template refuses these messages: {error}",
+                    param="messages",
+                ) from error
+
+    def _bridged(
+        self,
+        renderer: Renderer,
+        messages: list[Any],
+        tools: Sequence[Mapping[str, Any]],
+        template: Mapping[str, Any],
+        parents: Sequence[Recorded],
+    ) -> Prompt | None:
+        """Return the recorded conversation's tokens and the new messages, if they fit together."""
+        end = _after_last_assistant(messages)
+        if not end or end == len(messages) or not parents:
+            return None
+        spoken, context = canonical(messages[:end]), context_key(tools, template)
+        for parent in reversed(parents):
+            if parent.request + parent.answer != spoken or parent.context != context:
+                continue
+            split = parent.num_prompt_tokens
+            known = list(parent.token_ids)
+            bridged = renderer.bridge_to_next_turn(
+                known[:split], known[split:], messages[end:], tools=list(tools) or None
+            )
+            if bridged is not None and bridged.token_ids[: len(known)] == known:
+                prefix = {
+                    "parent_completion_id": parent.completion_id,
+                    "shared_token_count": len(known),
+                    "first_difference": None,
+                }
+                return Prompt(token_ids=tuple(bridged.token_ids), prefix=prefix)
+        return None
+
+    def _rendered(
+        self,
+        renderer: Renderer,
+        messages: list[Any],
+        tools: Sequence[Mapping[str, Any]],
+        parents: Sequence[Recorded],
+    ) -> Prompt:
+        token_ids = tuple(
+            renderer.render_ids(messages, tools=list(tools) or None, add_generation_prompt=True)
+        )
+        if not _after_last_assistant(messages) or not parents:
+            return Prompt(token_ids=token_ids, prefix=NO_PARENT)
+        shared, parent = max(
+            ((shared_length(parent.token_ids, token_ids), parent) for parent in reversed(parents)),
+            key=lambda pair: pair[0],
+        )
+        difference = None
+        if shared < min(len(parent.token_ids), len(token_ids)):
+            difference = {
+                "index": shared,
+                "recorded_token_id": parent.token_ids[shared],
+                "recorded_text": self.token_text(parent.token_ids[shared]),
+                "token_id": token_ids[shared],
+                "text": self.token_text(token_ids[shared]),
+            }
+        prefix = {
+            "parent_completion_id": parent.completion_id,
+            "shared_token_count": shared,
+            "first_difference": difference,
+        }
+        return Prompt(token_ids=token_ids, prefix=prefix)
+
+    def token_text(self, token_id: int) -> str:
+        """Return one token's text; U+FFFD stands for bytes that are no characters alone."""
+        return str(self.tokenizer.decode([token_id]))
+
+    def reply_stream(
+        self,
+        prompt: Prompt,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        template: Mapping[str, Any] | None = None,
+        stop: Sequence[str] = (),
+    ) -> ReplyStream:
+        """Return what turns the sampled tokens of a reply into a message, while they arrive."""
+        renderer = None
+        if not self._plain_text:
+            with self._lock:
+                renderer = self._renderer(template or {})
+        return ReplyStream(
+            self.tokenizer,
+            prompt_token_ids=prompt.token_ids,
+            tools=tools,
+            stop=stop,
+            stop_token_ids=self.stop_token_ids,
+            renderer=renderer,
+        )
+
+
+def _choose(tokenizer: Any, name: str) -> BaseRendererConfig:
+    """Return the configuration of the renderer that a name means for a tokenizer."""
+    if name == "chatml" or (name == "auto" and _speaks_chatml(tokenizer)):
+        return ChatMLRendererConfig(default_system_prompt=_default_system_prompt(tokenizer))
+    try:
+        if name == "auto":
+            config = _known_family(tokenizer)
+        else:
+            config = config_from_name(name)
+            assert config is not None, "only auto has no configuration"
+    except ValueError as error:
+        raise ConfigError(f'model.renderer = "{name}": {error}') from error
+    if isinstance(config, DefaultRendererConfig):
+        if not getattr(tokenizer, "chat_template", None):
+            raise ConfigError(
+                "the model has no chat template and is not of a known family; set model.renderer "
+                'to its family, to "chatml", or use an instruct model'
+            )
+        return config
+    # Reasoning that was sampled stays in the conversation: what is trained is what was seen.
+    try:
+        return config.model_copy(update={"thinking_retention": "all"})
+    except ValueError:
+        return config
+
+
+def _known_family(tokenizer: Any) -> BaseRendererConfig:
+    from renderers.base import MODEL_RENDERER_MAP
+
+    family = MODEL_RENDERER_MAP.get(tokenizer.name_or_path, "default")
+    config = config_from_name(family)
+    assert config is not None
+    return config
+
+
+def _speaks_chatml(tokenizer: Any) -> bool:
+    """Tell whether the model's template is plain ChatML, by its tokens."""
+    try:
+        renderer = ChatMLRenderer(
+            tokenizer,
+            ChatMLRendererConfig(default_system_prompt=_default_system_prompt(tokenizer)),
+        )
+    except ConfigError:
+        return False
+    if not getattr(tokenizer, "chat_template", None):
+        return True
+    return all(
+        renderer.render_ids(list(probe), add_generation_prompt=True)
+        == list(tokenizer.apply_chat_template(probe, add_generation_prompt=True, return_dict=False))
+        for probe in _PROBES
+    )
+
+
+def _default_system_prompt(tokenizer: Any) -> str | None:
+    """Return the system message that the model's template adds to conversations without one."""
+    if not getattr(tokenizer, "chat_template", None):
+        return None
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
+    opening, _, rest = text.partition("<|im_start|>system\n")
+    return rest.partition("<|im_end|>")[0] if not opening and rest else None
+
+
+def _after_last_assistant(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return the index after the last assistant message; 0 without any."""
+    return max((i + 1 for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
+
+
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with the keys that renderers know, its content one string."""
+    kept = ("tool_calls", "tool_call_id", "name", "reasoning_content")
+    role = "system" if message["role"] == "developer" else message["role"]
+    plain = {"role": role, "content": text_of(message)}
+    return plain | {key: message[key] for key in kept if message.get(key)}
