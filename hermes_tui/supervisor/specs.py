@@ -1,0 +1,179 @@
+"""Which processes a configuration asks for, and what each is told. Pure: nothing is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from hermes_tui.core.config import Config
+from hermes_tui.core.paths import RunDir
+from hermes_tui.core.secrets import Keys
+from hermes_tui_services.config import DataProxyRole, GatewayRole, RouterRole, WorkerRole
+from hermes_tui_services.serving import RoleConfig, ServeConfig
+from hermes_tui_training.config import LearnerRole, TrainerRole
+
+AGENT_GATEWAY = "agent-gateway"
+ROUTER = "router"
+TRAINER = "trainer"
+LEARNER = "learner"
+
+Urls = Mapping[str, str]
+"""Where each process that is ready answers, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """One process of the stack."""
+
+    name: str
+    """Such as ``worker-0``."""
+    role: str
+    """Such as ``worker``."""
+    command: tuple[str, ...]
+    """Arguments of the interpreter, such as ``("-m", MODULE)``; ``--config FILE`` follows."""
+    resolve: Callable[[ServeConfig, Urls], RoleConfig]
+    """Makes its resolved configuration once the processes it comes after are ready."""
+    after: tuple[str, ...] = ()
+    """Names of the processes whose addresses it needs."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 0
+    """Port to listen on; 0 takes a free one."""
+    port_key: str = ""
+    """Configuration key of the port, for error messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackPlan:
+    """What decides which processes there are."""
+
+    config: Config
+    """The configuration."""
+    run_dir: RunDir
+    """Where the files go."""
+    keys: Keys
+    """The admin keys."""
+    with_services: bool = True
+    """False runs the trainer alone, without the agent service."""
+
+    def specs(self) -> tuple[ProcessSpec, ...]:
+        """Return every process, in the order in which they are shown."""
+        services = self._services() if self.with_services else ()
+        training = (self._trainer(), self._learner()) if self.config.training.enabled else ()
+        return (*services, *training)
+
+    def pair(self, index: int) -> tuple[ProcessSpec, ProcessSpec]:
+        """Return the worker and the data proxy of one pair, counted from 0."""
+        return self._worker(index), self._data_proxy(index)
+
+    def _services(self) -> tuple[ProcessSpec, ...]:
+        pairs = [spec for i in range(self.config.services.pairs.count) for spec in self.pair(i)]
+        return (self._agent_gateway(), self._router(), *pairs)
+
+    def _agent_gateway(self) -> ProcessSpec:
+        gateway = self.config.services.gateway
+        return ProcessSpec(
+            name=AGENT_GATEWAY,
+            role="agent-gateway",
+            command=("-m", "hermes_tui_services.gateway"),
+            resolve=lambda serve, urls: GatewayRole(
+                serve=serve, admin_key=self._services_key, router_url=urls[ROUTER]
+            ),
+            after=(ROUTER,),
+            host=gateway.host,
+            port=gateway.port,
+            port_key="services.gateway.port",
+        )
+
+    def _router(self) -> ProcessSpec:
+        router = self.config.services.router
+        return ProcessSpec(
+            name=ROUTER,
+            role="router",
+            command=("-m", "hermes_tui_services.router"),
+            resolve=lambda serve, _: RouterRole(
+                serve=serve, admin_key=self._services_key, poll_s=router.poll_s
+            ),
+            port=router.port,
+            port_key="services.router.port",
+        )
+
+    def _worker(self, index: int) -> ProcessSpec:
+        name = f"worker-{index}"
+        agent = self.config.services.agent
+        workdir = Path(agent.workdir).expanduser() if agent.workdir else self.run_dir.work
+        return ProcessSpec(
+            name=name,
+            role="worker",
+            command=("-m", "hermes_tui_services.worker"),
+            resolve=lambda serve, _: WorkerRole(
+                serve=serve,
+                admin_key=self._services_key,
+                agent=agent,
+                upstream=self.config.upstream,
+                home=self.run_dir.root / "hermes" / name,
+                workdir=workdir.absolute(),
+            ),
+        )
+
+    def _data_proxy(self, index: int) -> ProcessSpec:
+        worker = f"worker-{index}"
+        return ProcessSpec(
+            name=f"data-proxy-{index}",
+            role="data-proxy",
+            command=("-m", "hermes_tui_services.data_proxy"),
+            resolve=lambda serve, urls: DataProxyRole(
+                serve=serve,
+                admin_key=self._services_key,
+                router_url=urls[ROUTER],
+                worker_url=urls[worker],
+                database=self.run_dir.conversations,
+                session_timeout_s=self.config.services.session_timeout_s,
+            ),
+            after=(ROUTER, worker),
+        )
+
+    def _trainer(self) -> ProcessSpec:
+        gateway = self.config.training.gateway
+        return ProcessSpec(
+            name=TRAINER,
+            role="trainer",
+            command=("-m", "hermes_tui_training.gateway"),
+            resolve=lambda serve, _: TrainerRole(
+                serve=serve,
+                admin_key=self._training_key,
+                model=self.config.model,
+                training=self.config.training,
+                database=self.run_dir.trajectories,
+                checkpoints=self.run_dir.checkpoints,
+                learner_run_file=self.run_dir.run_file(LEARNER),
+            ),
+            host=gateway.host,
+            port=gateway.port,
+            port_key="training.gateway.port",
+        )
+
+    def _learner(self) -> ProcessSpec:
+        return ProcessSpec(
+            name=LEARNER,
+            role="learner",
+            command=("-m", "hermes_tui_training.learner"),
+            resolve=lambda serve, _: LearnerRole(
+                serve=serve,
+                admin_key=self._training_key,
+                model=self.config.model,
+                training=self.config.training,
+                checkpoints=self.run_dir.checkpoints,
+            ),
+        )
+
+    @property
+    def _services_key(self) -> SecretStr:
+        return SecretStr(self.keys.agent_admin_key)
+
+    @property
+    def _training_key(self) -> SecretStr:
+        return SecretStr(self.keys.inference_admin_key)

@@ -1,0 +1,98 @@
+"""A tiny real role process for the supervisor's tests; its name tells it how to behave.
+
+Started as ``python -P role.py --config FILE``, as the product's roles are.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from pydantic import Field
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from hermes_tui_services.errors import ConfigError, StackError
+from hermes_tui_services.serving import RoleConfig, report_stage, run_role
+
+
+class FakeRole(RoleConfig):
+    """What a fake role is told."""
+
+    behaviour: str = ""
+    """"", "dies" (soon after it is ready), "broken" (cannot start), "misconfigured", "stubborn"
+    (ignores SIGTERM and its lifeline), "slow" (never ready), "forks" (starts a child)."""
+    seen: dict[str, str] = Field(default_factory=dict)
+    """Addresses of the processes it comes after."""
+
+
+def build(config: FakeRole) -> Starlette:
+    print(f"hello from {config.serve.name}", flush=True)
+    behaviour = config.behaviour
+    report_stage(config.serve, "warming up")
+    if behaviour == "broken":
+        raise StackError("the flux capacitor is empty")
+    if behaviour == "misconfigured":
+        raise ConfigError("no such flux")
+    if behaviour == "slow":
+        time.sleep(600)
+    if behaviour == "stubborn":
+        _ignore_everything()
+    if behaviour == "dies":
+        threading.Timer(0.05, _die).start()
+    if behaviour == "forks":
+        _fork(config)
+
+    async def health(_: Request) -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    async def environment(_: Request) -> JSONResponse:
+        return JSONResponse({"environ": dict(os.environ), "argv": sys.orig_argv})
+
+    async def seen(_: Request) -> JSONResponse:
+        return JSONResponse(config.seen)
+
+    return Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/environment", environment),
+            Route("/seen", seen),
+        ]
+    )
+
+
+def _die() -> None:
+    print("ValueError: the end is near", flush=True)
+    os._exit(7)
+
+
+def _fork(config: FakeRole) -> None:
+    """Start a grandchild that ignores SIGTERM, and leave its pid in the run directory."""
+    assert config.serve.run_file
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+        os._exit(0)
+    Path(config.serve.run_file.parent / "grandchild").write_text(str(pid))
+
+
+def _ignore_everything() -> None:
+    """Let SIGTERM and the end of the lifeline pass, whatever the server sets up."""
+    real = signal.signal
+
+    def keep_ignoring(number: int, handler: object) -> object:
+        return real(number, signal.SIG_IGN if number == signal.SIGTERM else handler)  # type: ignore[arg-type]
+
+    signal.signal = keep_ignoring  # type: ignore[assignment]
+    real(signal.SIGTERM, signal.SIG_IGN)
+
+
+if __name__ == "__main__":
+    run_role(FakeRole, build)
