@@ -20,19 +20,56 @@ from hermes_tui_services.errors import ApiError
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=BaseModel)
 
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""Bound of a request body: a thousand times the text that fits a model's context."""
+
 
 async def read_body(request: Request, model: type[Model]) -> Model:
     """Return the request's JSON body as ``model``.
 
-    Raises: ApiError: 400 that names the field, when the body is no JSON or does not validate.
+    Raises: ApiError: 400 that names the field, when the body is no JSON or does not validate;
+        413, when it is larger than ``MAX_BODY_BYTES``.
     """
-    raw = await request.body()
     try:
-        return model.model_validate(json.loads(raw or b"{}"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"The body is not JSON: {error}.") from error
+        return model.model_validate(parse_json(await _limited_body(request)))
     except ValidationError as error:
         raise validation_error(error) from error
+
+
+async def _limited_body(request: Request) -> bytes:
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise ApiError(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def parse_json(raw: bytes) -> Any:
+    """Return the value of a JSON text, an empty object for an empty one.
+
+    Raises: ApiError: 400: it is no JSON. That includes what Python would take: NaN, infinities,
+        numbers beyond a float, halves of surrogate pairs.
+    """
+    try:
+        value = json.loads(raw or b"{}", parse_constant=_no_constant, parse_float=_finite)
+        if b"\\ud" in raw.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"The body is not JSON: {error}.") from error
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is too large")
+    return value
 
 
 def validation_error(error: ValidationError) -> ApiError:
@@ -78,8 +115,11 @@ EXCEPTION_HANDLERS: Mapping[Any, Any] = {
 
 
 def sse(data: object, *, event: str | None = None, event_id: str | int | None = None) -> bytes:
-    """Return one server-sent event; a str is sent as it is, anything else as JSON."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    """Return one server-sent event; a str is sent as it is, anything else as JSON.
+
+    The JSON is ASCII: clients disagree on which other characters end a line.
+    """
+    text = data if isinstance(data, str) else json.dumps(data)
     head = f"event: {event}\n" if event else ""
     if event_id is not None:
         head += f"id: {event_id}\n"
