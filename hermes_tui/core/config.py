@@ -111,6 +111,17 @@ def load_config(
 
     Raises: ConfigError: one line that names the place, the key, the nearest known one.
     """
+    return load_with_sources(overrides, path=path, environ=environ, cwd=cwd)[0]
+
+
+def load_with_sources(
+    overrides: Sequence[str] = (),
+    *,
+    path: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> tuple[Config, config_errors.Sources]:
+    """Return the configuration as ``load_config`` does, and where each setting came from."""
     environ = os.environ if environ is None else environ
     file = path or find_file(cwd or Path.cwd(), environ)
     sources = config_errors.Sources()
@@ -120,7 +131,7 @@ def load_config(
         _put(tree, key.split("."), _parse_value(raw, _annotation(Config, key.split("."))))
     config = validate(tree, sources)
     _check_exposure(config, sources)
-    return config
+    return config, sources
 
 
 def validate(tree: Mapping[str, Any], sources: config_errors.Sources) -> Config:

@@ -43,6 +43,15 @@ class Sources:
         """Remember that a dotted key was set elsewhere; the latest note wins over the file."""
         self._noted[key] = where
 
+    @property
+    def file(self) -> Path | None:
+        """The file that was read, or None."""
+        return self._file
+
+    def sets(self, key: str) -> bool:
+        """Return whether a dotted key was set at all, rather than left at its default."""
+        return key in self._noted or key in self._lines
+
     def where(self, key: str) -> str:
         """Return where a dotted key, its table or something in it was set."""
         for noted in sorted(self._noted, key=len, reverse=True):
