@@ -17,6 +17,9 @@ from torch import Tensor
 
 from hermes_tui_training.config import LossConfig
 
+_MAX_LOG_RATIO = 20.0
+"""Nats; what exp makes of it can still be summed in float32."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
@@ -125,9 +128,10 @@ def kl_k3(logprobs_T: Tensor, other_logprobs_T: Tensor) -> Tensor:
     Args:
         logprobs_T: [T] of p, natural log.
         other_logprobs_T: [T] of q, natural log.
-    Returns: [T], never negative. Source: J. Schulman, "Approximating KL divergence", 2020.
+    Returns: [T], never negative, at most exp(20). Source: J. Schulman, "Approximating KL
+        divergence", 2020.
     """
-    difference_T = other_logprobs_T - logprobs_T
+    difference_T = (other_logprobs_T - logprobs_T).clamp(max=_MAX_LOG_RATIO)
     return torch.expm1(difference_T) - difference_T
 
 

@@ -8,14 +8,17 @@ Shape legend: N trained tokens of a batch, S trained tokens of the step, K rows 
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
+import operator
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from hermes_tui_services.errors import ConfigError, TrainingError
@@ -59,6 +62,18 @@ class _Scores:
     def logprobs_S(self) -> Tensor:
         """[S] float32."""
         return torch.cat(self.logprobs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Update:
+    """What changing the weights came with."""
+
+    outputs: LossOutputs
+    """Of the whole step, at the weights before."""
+    grad_norm: float
+    """Before clipping."""
+    learning_rate: float
+    """Warm-up included."""
 
 
 class Learner:
@@ -162,28 +177,47 @@ class Learner:
         before = self._score(batches)
         self._require_finite(before, batches, "log-probabilities before the update")
         times.append(time.monotonic())
-        loss, grad_norm, learning_rate = self._train(batches, before)
+        update = self._train(batches, before)
         times.append(time.monotonic())
         after = self._score(batches)
         self._require_finite(after, batches, "log-probabilities after the update")
         times.append(time.monotonic())
-        moved = self._loss(batches, after.logprobs, before)
         seconds = LearnerSeconds(
             recompute=times[1] - times[0] + times[3] - times[2], update=times[2] - times[1]
         )
-        gap_S = (
-            before.logprobs_S - torch.cat([batch.behavior_logprobs_N for batch in batches])
-        ).abs()
-        metrics = LearnerMetrics(
-            loss=float(loss.loss),
-            grad_norm=grad_norm,
-            learning_rate=learning_rate,
+        try:
+            metrics = self._metrics(batches, before, after, update, seconds)
+        except ValidationError as error:  # it takes finite numbers only
+            raise NonFiniteError("the step's metrics are not finite", _ids(batches)) from error
+        return StepResult(
+            base_version=request.base_version,
+            target_version=request.target_version,
+            facts=request.facts,
+            metrics=metrics,
+            completions=tuple(_trained_completions(batches, before, after)),
+        )
+
+    def _metrics(
+        self,
+        batches: Sequence[Batch],
+        before: _Scores,
+        after: _Scores,
+        update: _Update,
+        seconds: LearnerSeconds,
+    ) -> LearnerMetrics:
+        moved = self._loss_at(batches, after.logprobs, before)
+        behavior_S = torch.cat([batch.behavior_logprobs_N for batch in batches])
+        gap_S = (before.logprobs_S - behavior_S).abs()
+        return LearnerMetrics(
+            loss=float(update.outputs.loss),
+            grad_norm=update.grad_norm,
+            learning_rate=update.learning_rate,
             ratio_mean=moved.ratio_mean,
             ratio_max=moved.ratio_max,
             clip_frac=moved.clip_frac,
-            rejected_frac=loss.rejected_frac,
-            kl_behavior=loss.kl_behavior,
-            kl_reference=loss.kl_reference,
+            rejected_frac=update.outputs.rejected_frac,
+            kl_behavior=update.outputs.kl_behavior,
+            kl_reference=update.outputs.kl_reference,
             kl_step=_exact_kl(before.kept_KV, after.kept_KV),
             entropy=float(before.entropy_S.mean()),
             num_trained_tokens=_num_trained_tokens(batches),
@@ -193,48 +227,44 @@ class Learner:
             logprob_after=float(after.logprobs_S.mean()),
             seconds=seconds,
         )
-        return StepResult(
-            base_version=request.base_version,
-            target_version=request.target_version,
-            facts=request.facts,
-            metrics=metrics,
-            completions=tuple(_trained_completions(batches, before, after)),
-        )
 
-    def _train(self, batches: Sequence[Batch], before: _Scores) -> tuple[LossOutputs, float, float]:
-        """Update the weights; return the loss, the gradient's norm and the learning rate."""
+    def _train(self, batches: Sequence[Batch], before: _Scores) -> _Update:
+        """Update the weights."""
         optimizer, config = self._optimizer, self._config.optimizer
         optimizer.zero_grad(set_to_none=True)
-        total: LossOutputs | None = None
+        parts = []
         for index, batch in enumerate(batches):
             part = self._loss_of(batches, index, self._policy.logprobs(batch), before)
             if not torch.isfinite(part.loss):
-                raise NonFiniteError("the loss is not finite", _episode_ids([batch]))
+                raise NonFiniteError("the loss is not finite", _ids([batch]))
             torch.autograd.backward(part.loss)
-            part = part.detached()
-            total = part if total is None else total + part
-        assert total is not None
+            parts.append(part.detached())
         parameters = self._policy.parameters()
         grad_norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm))
         if not math.isfinite(grad_norm):
             optimizer.zero_grad(set_to_none=True)
-            raise NonFiniteError("the gradient is not finite", _episode_ids(batches))
+            raise NonFiniteError("the gradient is not finite", _ids(batches))
         self._num_updates += 1
         warm = min(1.0, self._num_updates / max(1, config.warmup_steps))
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate * warm
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return total, grad_norm, config.learning_rate * warm
+        return _Update(
+            outputs=functools.reduce(operator.add, parts),
+            grad_norm=grad_norm,
+            learning_rate=config.learning_rate * warm,
+        )
 
-    def _loss(
+    def _loss_at(
         self, batches: Sequence[Batch], policy_logprobs: Sequence[Tensor], before: _Scores
     ) -> LossOutputs:
         """Return the loss of the whole step at given policy log-probabilities."""
-        total = self._loss_of(batches, 0, policy_logprobs[0], before)
-        for index in range(1, len(batches)):
-            total = total + self._loss_of(batches, index, policy_logprobs[index], before)
-        return total
+        parts = (
+            self._loss_of(batches, index, policy_N, before)
+            for index, policy_N in enumerate(policy_logprobs)
+        )
+        return functools.reduce(operator.add, parts)
 
     def _loss_of(
         self, batches: Sequence[Batch], index: int, policy_N: Tensor, before: _Scores
@@ -339,7 +369,7 @@ def _num_trained_tokens(batches: Sequence[Batch]) -> int:
     return sum(len(batch.targets_N) for batch in batches)
 
 
-def _episode_ids(batches: Sequence[Batch]) -> list[str]:
+def _ids(batches: Sequence[Batch]) -> list[str]:
     return list(dict.fromkeys(s.episode_id for batch in batches for s in batch.samples))
 
 
