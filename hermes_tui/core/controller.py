@@ -316,21 +316,25 @@ class Controller:
 
     # Turns ---------------------------------------------------------------------------------
 
+    def refusal(self) -> str:
+        """Return why nothing can be said now; empty when something can."""
+        session = self.state.sessions.get(self.state.selected)
+        if self.state.running_turn(self.state.selected):
+            return "the agent still speaks: interrupt it, or wait"
+        return "this session has ended: start a new one" if session and session.ended else ""
+
     async def send(self, text: str) -> bool:
         """Say something to the agent; returns when the turn has ended.
 
-        Returns: False when it was not sent: the agent still speaks, or no session could start.
+        Returns: False when it was not said: see ``refusal``, or no session could be started.
         """
         state = self.state
-        session = state.sessions.get(state.selected)
-        if state.running_turn(state.selected):
-            self._tell(Notice(text="the agent still speaks; interrupt it, or wait"))
+        if reason := self.refusal():
+            self._tell(Notice(text=reason, severity="warning"))
             return False
-        if session and session.ended:
-            self._tell(Notice(text="this session has ended; start a new one", severity="warning"))
-            return False
+        started = state.selected in state.sessions
         turn = self._begin_turn(text)
-        if not session and not await self.attempt(self._start_session(turn)):
+        if not started and not await self.attempt(self._start_session(turn)):
             state.turns[""].remove(turn)
             self._tell(TurnsLoaded(session_id=""))
             return False

@@ -1,0 +1,222 @@
+"""The Textual app: starts or joins the stack, then shows the main screen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import BindingType
+from textual.command import CommandPalette
+from textual.screen import Screen
+from textual.theme import Theme
+
+from hermes_tui.actions import Keys, bindings, resolve
+from hermes_tui.clipboard import copy
+from hermes_tui.commands import ActionsProvider
+from hermes_tui.core.controller import Controller
+from hermes_tui.core.text import clean
+from hermes_tui.messages import CopyWanted
+from hermes_tui.screens.dialogs import QuitChoice, QuitScreen
+from hermes_tui.screens.help import HelpScreen
+from hermes_tui.screens.main import MainScreen
+from hermes_tui.screens.start import StartScreen
+from hermes_tui.screens.stopping import StoppingScreen
+from hermes_tui.widgets.panes import Acts
+from hermes_tui_services.errors import HermesTuiError
+
+if TYPE_CHECKING:
+    from hermes_tui.core.config import Config
+
+EXIT_NOT_STARTED = 3
+TWICE_S = 2.0
+"""Two presses of ctrl+c within this time quit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScreenSettings:
+    """What the screen itself is told by the configuration."""
+
+    folder: Path
+    """The run directory: copies and the remembered theme go there."""
+    theme: str = "textual-dark"
+    """``tui.theme``."""
+    keymap: dict[str, str] = field(default_factory=dict)
+    """``tui.keymap``."""
+
+
+class HermesTui(Acts, App[None], inherit_bindings=False):
+    """The screen over one controller.
+
+    Args:
+        controller: the use cases, over a backend that has not been started.
+        settings: theme, keys, folder.
+    """
+
+    TITLE = "hermes-tui"
+    CSS_PATH = "styles/hermes.tcss"
+    ENABLE_COMMAND_PALETTE = False  # the palette is an action of our own, with keys of its own
+    COMMANDS: ClassVar[set[Callable[[], type[ActionsProvider]] | type[ActionsProvider]]] = {  # type: ignore[assignment]
+        ActionsProvider
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("app", "")]
+
+    def __init__(self, controller: Controller, settings: ScreenSettings) -> None:
+        super().__init__()
+        self.controller = controller
+        self.settings = settings
+        self.keys: Keys = resolve(settings.keymap)
+        self._interrupted_at = float("-inf")
+        self._started = False
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Offer none of Textual's own commands: the registry has all there is."""
+        return ()
+
+    async def on_mount(self) -> None:
+        """Show the start, and start."""
+        self.set_keymap(dict(self.keys.textual))
+        self._restore_theme()
+        self.theme_changed_signal.subscribe(self, self._remember_theme)
+        self._catch_signals()
+        screen = StartScreen(self.controller.clock)
+        await self.push_screen(screen)
+        self.run_worker(self._start(screen), group="start")
+
+    async def _start(self, screen: StartScreen) -> None:
+        try:
+            await self.controller.start(screen.report)
+        except HermesTuiError as error:
+            screen.fail(str(error))
+            return
+        self._started = True
+        await self.switch_screen(MainScreen(self.controller))
+        for problem in self.keys.problems:
+            self.notify(clean(problem), severity="warning", markup=False, timeout=10)
+
+    def _catch_signals(self) -> None:
+        """Leave in good order when told to; the stack runs on, as after a lost connection."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self.exit, None, 128 + number)
+
+    async def on_unmount(self) -> None:
+        """Let go of the stack."""
+        await self.controller.close()
+
+    # Theme ---------------------------------------------------------------------------------
+
+    @property
+    def _theme_file(self) -> Path:
+        return self.settings.folder / "theme.json"
+
+    def _restore_theme(self) -> None:
+        """Use the remembered theme, unless the configuration names another one since."""
+        name = self.settings.theme
+        try:
+            remembered = json.loads(self._theme_file.read_text(encoding="utf-8"))
+            if remembered["over"] == name:
+                name = remembered["theme"]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # nothing was remembered, or nothing that can be used
+        if name in self.available_themes:
+            self.theme = name
+        else:
+            known = ", ".join(sorted(self.available_themes))
+            text = f"tui.theme: there is no theme “{name}”; there are {known}"
+            self.notify(clean(text), severity="warning", markup=False, timeout=10)
+
+    def _remember_theme(self, theme: Theme) -> None:
+        text = json.dumps({"theme": theme.name, "over": self.settings.theme})
+        try:
+            self._theme_file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            self.notify(f"the theme is not remembered: {error.strerror}", severity="warning")
+
+    # Actions -------------------------------------------------------------------------------
+
+    def press(self, action_id: str) -> None:
+        """Do an action by its id, on whatever screen owns it."""
+        if isinstance(self.screen, MainScreen):
+            self.screen.press(action_id)
+        elif hasattr(self, f"do_{action_id}"):
+            self.action_do(action_id)
+
+    def do_help(self) -> None:
+        """Show the keys."""
+        if isinstance(self.screen, HelpScreen):
+            return
+        scope = self.screen.scope if isinstance(self.screen, MainScreen) else "app"
+        self.push_screen(HelpScreen(self.keys, scope))
+
+    def do_palette(self) -> None:
+        """Show the palette."""
+        if isinstance(self.screen, MainScreen):
+            self.push_screen(CommandPalette(id="palette"))
+
+    def do_theme(self) -> None:
+        """Choose a theme."""
+        self.search_themes()
+
+    def do_copy_or_quit(self) -> None:
+        """Copy what is selected; else quit when pressed twice."""
+        selected = self.screen.get_selected_text() or getattr(
+            self.screen.focused, "selected_text", ""
+        )
+        if selected:
+            self.post_message(CopyWanted(selected, "the selection"))
+            return
+        now = self.controller.clock()
+        if now - self._interrupted_at < TWICE_S:
+            self.do_quit()
+        else:
+            self._interrupted_at = now
+            self.notify(f"ctrl+c again quits, or {self.keys.label('quit')}", markup=False)
+
+    async def on_copy_wanted(self, message: CopyWanted) -> None:
+        """Copy text, and say where it went."""
+        if not message.text:
+            self.notify(f"there is no text in {message.what}", markup=False)
+            return
+        where = await copy(self, message.text, self.settings.folder / "copied")
+        self.notify(clean(f"{message.what}: {where}"), markup=False)
+
+    def do_quit(self) -> None:
+        """Ask what becomes of the stack, then leave."""
+        if isinstance(self.screen, (QuitScreen, StoppingScreen)):
+            return
+        if isinstance(self.screen, StartScreen) and self.screen.failed:
+            self.exit(return_code=EXIT_NOT_STARTED)
+        elif self.controller.state.lost:
+            self.exit()
+        else:
+            self.push_screen(QuitScreen(), self._leave)
+
+    def _leave(self, choice: QuitChoice | None) -> None:
+        if choice == "detach":
+            self.exit()
+        elif choice == "stop":
+            self.workers.cancel_group(self, "start")
+            self.push_screen(StoppingScreen(self.controller))
+
+
+def run_app(config: Config) -> int:
+    """Run the screen until the person leaves it; return the process's exit code."""
+    from hermes_tui.core.paths import RunDir
+    from hermes_tui.core.remote import RemoteBackend
+
+    reward = config.training.reward
+    run_dir = RunDir.of(config)
+    run_dir.create()
+    controller = Controller(
+        RemoteBackend(config), grace_s=reward.grace_s, reward_range=reward.range
+    )
+    settings = ScreenSettings(folder=run_dir.root, theme=config.tui.theme, keymap=config.tui.keymap)
+    app = HermesTui(controller, settings)
+    app.run()
+    return app.return_code or 0

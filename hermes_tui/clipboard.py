@@ -1,0 +1,75 @@
+"""Copying so that it can be relied on: what could not be confirmed is said."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+from textual.app import App
+
+TOOLS = (
+    ("pbcopy",),
+    ("wl-copy",),
+    ("xclip", "-selection", "clipboard"),
+    ("xsel", "--clipboard", "--input"),
+    ("clip.exe",),
+)
+"""Programs that take text on standard input, tried in this order."""
+
+_TOOL_S = 2.0
+"""Deadline of such a program."""
+
+
+async def copy(app: App[None], text: str, folder: Path) -> str:
+    """Copy text as well as can be; return a sentence that says where it went.
+
+    The terminal is asked by OSC 52, which no terminal confirms; so a local tool is used too, and
+    where there is none the text also goes to a file.
+    """
+    app.copy_to_clipboard(text)
+    for tool in TOOLS:
+        if _usable(tool[0]) and await _feed(tool, text):
+            return f"copied with {tool[0]}"
+    return await asyncio.to_thread(_to_file, text, folder)
+
+
+def _to_file(text: str, folder: Path) -> str:
+    stamp = datetime.now(tz=UTC).strftime("%Y%m%d-%H%M%S-%f")
+    path = folder / f"copied-{stamp}.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        return f"sent to the terminal, unconfirmed; no file either: {error.strerror}"
+    return f"sent to the terminal, unconfirmed; also in {path}"
+
+
+def _usable(program: str) -> bool:
+    if program in ("xclip", "xsel") and not os.environ.get("DISPLAY"):
+        return False
+    if program == "wl-copy" and not os.environ.get("WAYLAND_DISPLAY"):
+        return False
+    return shutil.which(program) is not None
+
+
+async def _feed(tool: tuple[str, ...], text: str) -> bool:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *tool,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError:
+        return False
+    try:
+        async with asyncio.timeout(_TOOL_S):
+            await process.communicate(text.encode())
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return False
+    return process.returncode == 0

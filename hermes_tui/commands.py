@@ -1,0 +1,46 @@
+"""The command palette: every action of the registry, by its title."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from hermes_tui.actions import ACTIONS, Action
+
+if TYPE_CHECKING:
+    from hermes_tui.app import HermesTui
+
+
+class ActionsProvider(Provider):
+    """Offers what can be done on the screen that the palette was opened over."""
+
+    async def discover(self) -> Hits:
+        """Offer everything, before anything is typed."""
+        for action in self._offered():
+            yield DiscoveryHit(
+                action.title,
+                partial(self._press, action),
+                text=action.title,
+                help=self._help(action),
+            )
+
+    async def search(self, query: str) -> Hits:
+        """Offer what matches."""
+        matcher = self.matcher(query)
+        for action in self._offered():
+            score = matcher.match(action.title)
+            if score > 0:
+                title = matcher.highlight(action.title)
+                yield Hit(score, title, partial(self._press, action), help=self._help(action))
+
+    def _offered(self) -> list[Action]:
+        return [action for action in ACTIONS if not action.numbered and action.id != "palette"]
+
+    def _help(self, action: Action) -> str:
+        keys = cast("HermesTui", self.app).keys.labels(action.id)
+        return f"{action.help} {f'({keys})' if keys else ''}"
+
+    def _press(self, action: Action) -> None:
+        self.app.call_later(cast("HermesTui", self.app).press, action.id)

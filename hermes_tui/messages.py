@@ -1,0 +1,71 @@
+"""What widgets tell the screen; in the past tense, each one line of meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.message import Message
+
+
+@dataclass
+class MessageTyped(Message):
+    """The person sent what was in the prompt."""
+
+    text: str
+
+
+@dataclass
+class EpisodePicked(Message):
+    """A session, or one episode of it, was picked in the list."""
+
+    session_id: str
+    episode_id: str
+    """Empty for the session itself."""
+
+
+@dataclass
+class CursorMoved(Message):
+    """Another token is under the cursor of the token view."""
+
+    index: int
+
+
+@dataclass
+class HintPressed(Message):
+    """An action was clicked in the footer, or chosen in the palette."""
+
+    action_id: str
+
+
+@dataclass
+class FindWanted(Message):
+    """Something is to be found among the tokens."""
+
+    last: str
+    """What was looked for before."""
+
+
+@dataclass
+class CopyWanted(Message):
+    """Text is to go to the clipboard."""
+
+    text: str
+    what: str
+    """What it is, for the toast."""
+
+
+@dataclass
+class RestartWanted(Message):
+    """One process is to be restarted."""
+
+    process: str
+
+
+@dataclass
+class PromptLeft(Message):
+    """The person left the prompt, to use the keys for something else."""
+
+
+@dataclass
+class TrainingHeld(Message):
+    """Training is to be held, or to go on."""

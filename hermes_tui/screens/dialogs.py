@@ -1,0 +1,143 @@
+"""Small questions over the main screen."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Label, Static
+
+from hermes_tui.core.events import ApprovalRequested
+from hermes_tui.widgets.text import foreign
+
+QuitChoice = Literal["stop", "detach", "cancel"]
+
+
+class QuitScreen(ModalScreen[QuitChoice]):
+    """Asks once what becomes of the stack."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "choose('stop')", show=False),
+        Binding("d", "choose('detach')", show=False),
+        Binding("escape,c", "choose('cancel')", show=False),
+        Binding("left,up", "app.focus_previous", show=False),
+        Binding("right,down", "app.focus_next", show=False),
+    ]
+
+    def compose(self) -> ComposeResult:
+        """Lay out the question."""
+        with Vertical(classes="dialog"):
+            yield Label(Content.styled("Leave", "bold"))
+            yield Static(
+                Content(
+                    "The agent, the model and the trainer run in processes of their own.\n"
+                    "They can stop now, or go on without this screen."
+                )
+            )
+            with Horizontal(classes="buttons"):
+                yield Button(_choice("s", "Stop everything"), id="stop")
+                yield Button(_choice("d", "Detach"), id="detach")
+                yield Button(_choice("esc", "Cancel"), id="cancel")
+
+    def action_choose(self, choice: QuitChoice) -> None:
+        """Answer."""
+        self.dismiss(choice)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Answer by mouse or enter."""
+        choices: dict[str | None, QuitChoice] = {"stop": "stop", "detach": "detach"}
+        self.dismiss(choices.get(event.button.id, "cancel"))
+
+
+def _choice(key: str, label: str) -> Content:
+    return Content.assemble((f"{key} ", "dim"), label)
+
+
+class AskScreen(ModalScreen[str | None]):
+    """Asks for one line of text; escape answers None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", show=False)]
+
+    def __init__(self, question: str, value: str = "", hint: str = "") -> None:
+        super().__init__()
+        self._question = question
+        self._value = value
+        self._hint = hint
+
+    def compose(self) -> ComposeResult:
+        """Lay out the question."""
+        with Vertical(classes="dialog"):
+            yield Label(foreign(self._question, "bold"))
+            yield Input(value=self._value, compact=True)
+            yield Static(foreign(self._hint, "$text-muted"), id="ask-hint")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Answer, when the text will do."""
+        problem = self.problem(event.value)
+        if problem:
+            self.query_one("#ask-hint", Static).update(foreign(problem, "$text-error"))
+        else:
+            self.dismiss(event.value)
+
+    def problem(self, _: str) -> str:
+        """Return what is wrong with an answer; empty when nothing is."""
+        return ""
+
+    def action_leave(self) -> None:
+        """Give no answer."""
+        self.dismiss(None)
+
+
+class RewardScreen(AskScreen):
+    """Asks for an exact reward."""
+
+    def __init__(self, reward_range: tuple[float, float]) -> None:
+        low, high = reward_range
+        self._low, self._high = low, high
+        super().__init__("Score exactly", hint=f"a number between {low:g} and {high:g}")
+
+    def problem(self, text: str) -> str:
+        """Return why a text is no reward; empty when it is one."""
+        try:
+            reward = float(text.strip().replace(",", ".").replace("−", "-"))
+        except ValueError:
+            return "this is not a number"
+        if not self._low <= reward <= self._high:
+            return f"it must lie between {self._low:g} and {self._high:g}"
+        return ""
+
+
+class ApprovalScreen(ModalScreen[str | None]):
+    """Asks whether the agent may do something; escape leaves it to the agent's own deadline."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", show=False),
+        Binding("left,up", "app.focus_previous", show=False),
+        Binding("right,down", "app.focus_next", show=False),
+    ]
+
+    def __init__(self, request: ApprovalRequested) -> None:
+        super().__init__()
+        self.request = request
+
+    def compose(self) -> ComposeResult:
+        """Lay out the question and its answers."""
+        with Vertical(classes="dialog"):
+            yield Label(Content.styled("The agent asks", "bold"))
+            yield Static(foreign(self.request.question), id="approval-question")
+            with Horizontal(classes="buttons"):
+                for number, choice in enumerate(self.request.choices):
+                    yield Button(foreign(choice), id=f"choice-{number}")
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Answer."""
+        number = int((event.button.id or "choice-0").removeprefix("choice-"))
+        self.dismiss(self.request.choices[number])
+
+    def action_leave(self) -> None:
+        """Give no answer."""
+        self.dismiss(None)

@@ -1,0 +1,436 @@
+"""The main screen: sessions, conversation, tokens, lesson and stack."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Static
+
+from hermes_tui import messages
+from hermes_tui.actions import BY_ID, PANES, Scope, bindings, hints
+from hermes_tui.core.controller import Controller
+from hermes_tui.core.events import (
+    ApprovalRequested,
+    Change,
+    EpisodeLoaded,
+    Notice,
+    RowsChanged,
+    TokensSampled,
+    Turn,
+    TurnChanged,
+    TurnsLoaded,
+)
+from hermes_tui.core.state import ViewState
+from hermes_tui.core.text import clean
+from hermes_tui.screens.dialogs import ApprovalScreen, AskScreen, RewardScreen
+from hermes_tui.widgets.bars import Hints, PaneTabs, TopBar
+from hermes_tui.widgets.chat import ChatPane
+from hermes_tui.widgets.panes import Acts
+from hermes_tui.widgets.prompt import Prompt
+from hermes_tui.widgets.sessions import SessionsPane
+from hermes_tui.widgets.stack import StackPane
+from hermes_tui.widgets.tokens import TokensPane
+from hermes_tui.widgets.training import TrainingPane, waits_for
+from hermes_tui.widgets.turn import Fate
+
+if TYPE_CHECKING:
+    from hermes_tui.app import HermesTui
+
+PAINT_S = 1 / 12
+"""What arrives is drawn at most this often."""
+
+TICK_S = 0.2
+"""Counted-down seconds move this often, and only while some are shown."""
+
+PROCESSES_S = 5.0
+"""Memory and uptime of the processes are read again this often while they are on screen."""
+
+_FOCUS: dict[Scope, str] = {
+    "sessions": "#sessions",
+    "chat": "#chat-view",
+    "prompt": "#prompt",
+    "tokens": "#tokens-view",
+    "training": "#training",
+    "stack": "#stack",
+}
+"""The widget of each pane that takes the focus."""
+
+
+class MainScreen(Acts, Screen[None]):
+    """Draws the controller's state, and asks the controller for what the person wants."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen", "")]
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  (Textual's own declaration)
+        (0, "-tiny"),
+        (60, "-narrow"),
+        (110, "-wide"),
+    ]
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012
+        (0, "-flat"),
+        (20, "-low"),
+        (34, "-tall"),
+        (56, "-towering"),
+    ]
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__(id="main")
+        self.controller = controller
+        self.pane: Scope = "chat"
+        """The pane that is shown where there is room for one."""
+        self._arrived: list[TokensSampled | EpisodeLoaded] = []
+        self._changed_turns: set[str] = set()
+        self._rows_changed = True
+        self._reload_chat = True
+        self._painted_at = 0.0
+        self._paint_timer: Timer | None = None
+        self._ticks: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        """Lay out the panes."""
+        yield TopBar(self.controller.clock)
+        yield PaneTabs()
+        with Horizontal(id="body"):
+            yield SessionsPane()
+            with Vertical(id="center"):
+                yield ChatPane(self._fate)
+                with Vertical(id="prompt-box"):
+                    yield Prompt()
+            with Vertical(id="right"):
+                yield TokensPane(id="tokens")
+                yield TrainingPane()
+                yield StackPane()
+        yield Hints()
+        yield Static("hermes-tui needs 60 columns and 20 rows", id="tiny")
+
+    def on_mount(self) -> None:
+        """Follow the stack; the prompt has the focus."""
+        self.add_class("-pane-chat", "-lesson")
+        self.controller.listen(self._on_change)
+        self.run_worker(self.controller.watch(), group="watch")
+        self._ticks = self.set_interval(TICK_S, self._tick, pause=True)
+        self.set_interval(PROCESSES_S, self._look_at_processes)
+        self.query_one(Prompt).focus()
+        self._paint_soon()
+
+    # What arrives --------------------------------------------------------------------------
+
+    def _on_change(self, change: Change) -> None:
+        match change:
+            case Notice(text=text, severity=severity):
+                self.notify(clean(text), severity=severity, markup=False)
+                return
+            case ApprovalRequested():
+                self._ask_approval(change)
+                return
+            case TurnChanged(turn=turn):
+                self._changed_turns.add(turn.turn_id)
+            case TurnsLoaded(session_id=session_id):
+                self._reload_chat = self._reload_chat or session_id == self._state.selected
+                self._rows_changed = True
+            case TokensSampled() | EpisodeLoaded():
+                self._take(change)
+            case RowsChanged():
+                self._rows_changed = True
+        self._paint_soon()
+
+    def _take(self, change: TokensSampled | EpisodeLoaded) -> None:
+        """Queue what concerns the shown episode; pieces of one completion are joined."""
+        if isinstance(change, EpisodeLoaded):
+            if change.detail.row.episode_id == self._state.shown:
+                self._arrived.append(change)
+            return
+        if change.episode_id != self._state.shown:
+            return
+        last = self._arrived[-1] if self._arrived else None
+        if isinstance(last, TokensSampled) and last.completion_id == change.completion_id:
+            self._arrived[-1] = TokensSampled(
+                session_id=change.session_id,
+                episode_id=change.episode_id,
+                completion_id=change.completion_id,
+                tokens=last.tokens + change.tokens,
+            )
+        else:
+            self._arrived.append(change)
+
+    def _paint_soon(self) -> None:
+        """Paint at once when nothing was painted lately, else when its time has come."""
+        if self._paint_timer is None:
+            wait = PAINT_S - (time.monotonic() - self._painted_at)
+            self._paint_timer = self.set_timer(max(wait, 0.001), self._paint)
+
+    async def _paint(self) -> None:
+        self._painted_at = time.monotonic()
+        self._paint_timer = None
+        if not self.is_mounted:
+            return
+        chat = self.query_one(ChatPane)
+        changed, self._changed_turns = self._changed_turns, set()
+        rows, self._rows_changed = self._rows_changed, False
+        reload, self._reload_chat = self._reload_chat, False
+        if reload:
+            await chat.view.show(self._state.turns.setdefault(self._state.selected, []))
+        if reload or rows or changed:
+            await chat.view.sync(None if rows else changed)
+        if rows or reload:
+            self._paint_rows()
+        self._paint_tokens(chat)
+
+    def _paint_rows(self) -> None:
+        state = self._state
+        self.query_one(TopBar).sync(state)
+        self.query_one(SessionsPane).sync(state)
+        self.query_one(TrainingPane).sync(state)
+        self.query_one(StackPane).sync(state)
+        self.query_one(ChatPane).sync_title(state)
+        view = self.query_one(TokensPane).view
+        if not state.shown and view.episode_id:
+            view.clear()
+        if self._ticks and self._something_ticks():
+            self._ticks.resume()
+
+    def _paint_tokens(self, chat: ChatPane) -> None:
+        arrived, self._arrived = self._arrived, []
+        view = self.query_one(TokensPane).view
+        for change in arrived:
+            if isinstance(change, EpisodeLoaded):
+                view.show(change.detail)
+                continue
+            if view.episode_id != change.episode_id:
+                view.clear(change.episode_id)
+            view.extend(change.completion_id, change.tokens)
+            chat.count_below(len(change.tokens))
+        chat.count_below(0)
+
+    # Time ----------------------------------------------------------------------------------
+
+    def _something_ticks(self) -> bool:
+        state = self._state
+        counting = any(
+            self._fate(turn).seconds_left > 0 for turn in state.turns.get(state.selected, ())[-1:]
+        )
+        return counting or state.step_started_at is not None
+
+    async def _tick(self) -> None:
+        self.query_one(TopBar).sync(self._state)
+        await self.query_one(ChatPane).view.sync()
+        if self._ticks and not self._something_ticks():
+            self._ticks.pause()
+
+    async def _look_at_processes(self) -> None:
+        if self.query_one(StackPane).display and not self._state.lost:
+            await self.controller.refresh_processes()
+
+    def _fate(self, turn: Turn) -> Fate:
+        state = self._state
+        episode = state.episode(turn.episode_id) if turn.episode_id else None
+        left = 0.0
+        if episode and episode.state == "scored" and episode.scored_at is not None:
+            left = self.controller.grace_s - (self.controller.clock() - episode.scored_at)
+        return Fate(
+            episode=episode,
+            seconds_left=max(left, 0.0),
+            training=state.info.training,
+            waiting=f"queued: {waits_for(state.trainer)}",
+        )
+
+    # Focus and room ------------------------------------------------------------------------
+
+    @property
+    def _state(self) -> ViewState:
+        return self.controller.state
+
+    @property
+    def scope(self) -> Scope:
+        """The pane that has the focus."""
+        nodes = self.focused.ancestors_with_self if self.focused else ()
+        ids = {f"#{node.id}" for node in nodes if node.id}
+        return next((scope for scope, target in _FOCUS.items() if target in ids), self.pane)
+
+    def on_descendant_focus(self) -> None:
+        """Hint at the focused pane's keys."""
+        app = cast("HermesTui", self.app)
+        self.query_one(Hints).show(hints(self.scope), app.keys)
+
+    def go(self, pane: Scope) -> None:
+        """Show a pane and give it the focus."""
+        if pane != "prompt":
+            self._show(pane)
+        self.query_one(_FOCUS[pane]).focus()
+
+    def _show(self, pane: Scope) -> None:
+        self.remove_class(*(f"-pane-{scope}" for scope in PANES))
+        self.add_class(f"-pane-{pane}")
+        if pane in ("training", "stack"):
+            self.set_class(pane == "training", "-lesson")
+        self.pane = pane
+        self.query_one(PaneTabs).pane = pane
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Where there is room for one pane, show the one that has the focus."""
+        if self.scope != "prompt":
+            self._show(self.scope)
+
+    # Messages of the widgets ----------------------------------------------------------------
+
+    def on_message_typed(self, message: messages.MessageTyped) -> None:
+        """Say it to the agent."""
+        if reason := self.controller.refusal():
+            self.notify(reason, severity="warning", markup=False)
+            return
+        self.query_one(Prompt).sent(message.text)
+        if self.pane == "sessions":
+            self._show("chat")
+        self.run_worker(self._send(message.text), group="turns")
+
+    async def _send(self, text: str) -> None:
+        prompt = self.query_one(Prompt)
+        if not await self.controller.send(text) and not prompt.text:
+            prompt.load_text(text)
+
+    def on_prompt_left(self) -> None:
+        """Give the keys to the pane that is shown."""
+        self.go(self.pane)
+
+    def on_episode_picked(self, message: messages.EpisodePicked) -> None:
+        """Open it."""
+        self._work(self.controller.open_session(message.session_id, message.episode_id))
+        if self.has_class("-narrow"):
+            self.go("tokens" if message.episode_id else "chat")
+
+    def on_find_wanted(self, message: messages.FindWanted) -> None:
+        """Ask what to find, then find it."""
+        self.app.push_screen(AskScreen("Find in the tokens", message.last), self._find)
+
+    def _find(self, text: str | None) -> None:
+        if text and not self.query_one(TokensPane).view.find(text):
+            self.notify(f"“{clean(text)}” is not there", markup=False)
+
+    def on_restart_wanted(self, message: messages.RestartWanted) -> None:
+        """Restart the process."""
+        self._work(self.controller.restart(message.process))
+
+    def on_training_held(self) -> None:
+        """Hold training, or let it go on."""
+        self._work(self.controller.toggle_training())
+
+    def _ask_approval(self, request: ApprovalRequested) -> None:
+        def answer(choice: str | None) -> None:
+            if choice is not None:
+                self._work(self.controller.approve(request, choice))
+
+        self.app.push_screen(ApprovalScreen(request), answer)
+
+    def _work(self, doing: Awaitable[None]) -> None:
+        self.run_worker(doing, group="doing")
+
+    # Actions -------------------------------------------------------------------------------
+
+    def press(self, action_id: str) -> Awaitable[None] | None:
+        """Do an action wherever its owner is: from the palette, or clicked in the footer."""
+        scope = BY_ID[action_id].scope
+        if scope == "app":
+            return cast("HermesTui", self.app).action_do(action_id)
+        if scope == "screen":
+            return self.action_do(action_id)
+        self.go(scope)
+        owner = self.query_one(_FOCUS[scope])
+        assert isinstance(owner, Acts)
+        return owner.action_do(action_id)
+
+    def action_press(self, action_id: str) -> Awaitable[None] | None:
+        """Do an action that was clicked in the footer."""
+        return self.press(action_id)
+
+    def _score(self, reward: float) -> None:
+        self._work(self.controller.score(reward))
+
+    def do_score_good(self) -> None:
+        """Score +1."""
+        self._score(1.0)
+
+    def do_score_bad(self) -> None:
+        """Score -1."""
+        self._score(-1.0)
+
+    def do_score_zero(self) -> None:
+        """Score 0."""
+        self._score(0.0)
+
+    def do_score_tenths(self, tenths: int) -> None:
+        """Score by tenths."""
+        self._score(tenths / 10)
+
+    def do_score_negative_tenths(self, tenths: int) -> None:
+        """Score by negative tenths."""
+        self._score(-tenths / 10)
+
+    def do_score_exact(self) -> None:
+        """Ask for the reward."""
+
+        def answer(text: str | None) -> None:
+            if text is not None:
+                self._score(float(text.strip().replace(",", ".").replace("−", "-")))
+
+        self.app.push_screen(RewardScreen(self.controller.reward_range), answer)
+
+    def do_score_undo(self) -> None:
+        """Take the last score back."""
+        self._work(self.controller.undo())
+
+    def do_prompt_enter(self) -> None:
+        """Go to the prompt."""
+        self.go("prompt")
+
+    def do_session_new(self) -> None:
+        """Begin a new conversation."""
+        self.controller.new_session()
+        self._show("chat")
+        self.go("prompt")
+
+    def do_session_end(self) -> None:
+        """End the selected session."""
+        self._work(self.controller.end_session())
+
+    def do_turn_interrupt(self) -> None:
+        """Stop the turn in flight."""
+        self._work(self.controller.interrupt())
+
+    def do_pane_next(self) -> None:
+        """Go to the next pane."""
+        self._go_by(1)
+
+    def do_pane_previous(self) -> None:
+        """Go to the pane before."""
+        self._go_by(-1)
+
+    def _go_by(self, by: int) -> None:
+        order = list(PANES)
+        self.go(order[(order.index(self.scope) + by) % len(order)])
+
+    def do_pane_sessions(self) -> None:
+        """Go to the sessions."""
+        self.go("sessions")
+
+    def do_pane_chat(self) -> None:
+        """Go to the conversation."""
+        self.go("chat")
+
+    def do_pane_tokens(self) -> None:
+        """Go to the tokens."""
+        self.go("tokens")
+
+    def do_pane_training(self) -> None:
+        """Go to the lesson."""
+        self.go("training")
+
+    def do_pane_stack(self) -> None:
+        """Go to the processes."""
+        self.go("stack")

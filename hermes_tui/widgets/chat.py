@@ -1,0 +1,194 @@
+"""The conversation: turns, mounted as they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from hermes_tui.actions import bindings
+from hermes_tui.core.events import Turn
+from hermes_tui.core.state import ViewState
+from hermes_tui.core.text import shorten
+from hermes_tui.messages import CopyWanted
+from hermes_tui.widgets.below import NewBelow
+from hermes_tui.widgets.panes import Acts, titled
+from hermes_tui.widgets.turn import Fate, ToolBlock, TurnView
+
+BATCH = 10
+"""Turns that are mounted at once, at the end and whenever the person scrolls to the top."""
+
+MAX_MOUNTED = 3 * BATCH
+"""Turns that stay mounted while the conversation is followed."""
+
+WELCOME = """\
+Talk to your agent. It answers with a model that runs here, and learns from what you think of it.
+
+  [b]enter[/b]   say it            [b]F3[/b]  good      the reply becomes likelier
+  [b]escape[/b]  leave the prompt  [b]F4[/b]  bad       the reply becomes less likely
+  [b]?[/b]       all keys          [b]F2[/b]  a number between −1 and 1"""
+
+
+class ChatView(Acts, VerticalScroll, can_focus=True):
+    """The scrolled turns. Stays at the end until the person scrolls up; ``end`` follows again."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("chat", "")]
+
+    def __init__(self, fate_of: Callable[[Turn], Fate]) -> None:
+        super().__init__(id="chat-view")
+        self._fate_of = fate_of
+        self._turns: Sequence[Turn] = ()
+        self._first = 0
+        self._mounting = False
+        self.num_unseen = 0
+        """Tokens that arrived out of sight."""
+
+    def compose(self) -> ComposeResult:
+        """Lay out the empty conversation."""
+        yield Static(Content.from_markup(WELCOME), id="welcome")
+        yield Static(id="earlier")
+
+    def on_mount(self) -> None:
+        """Follow from the start."""
+        self.anchor()
+
+    @property
+    def following(self) -> bool:
+        """Whether the newest words are in sight."""
+        return self.scroll_offset.y >= self.max_scroll_y
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """The conversation that is shown."""
+        return self._turns
+
+    async def show(self, turns: Sequence[Turn]) -> None:
+        """Show another conversation from its end.
+
+        Args:
+            turns: the conversation; the list may grow, ``sync`` then mounts what is new.
+        """
+        async with self.batch():
+            await self.query(TurnView).remove()
+            self._turns = turns
+            self._first = max(len(turns) - BATCH, 0)
+            await self.mount_all([self._view(turn) for turn in turns[self._first :]])
+            self._mark_ends()
+        self.num_unseen = 0
+        self.anchor()
+
+    def _view(self, turn: Turn) -> TurnView:
+        return TurnView(turn, self._fate_of(turn))
+
+    def _mark_ends(self) -> None:
+        self.query_one("#welcome").display = not self._turns
+        earlier = self.query_one("#earlier", Static)
+        earlier.display = self._first > 0
+        earlier.update(f"▲ {self._first} earlier turns")
+
+    async def sync(self, changed: set[str] | None = None) -> None:
+        """Show turns as they are now.
+
+        Args:
+            changed: ids of the turns to look at; None looks at all that are mounted.
+        """
+        views = {view.turn.turn_id: view for view in self.query(TurnView)}
+        new = [t for t in self._turns[self._first :] if t.turn_id not in views]
+        if new:
+            await self.mount_all([self._view(turn) for turn in new])
+            self._mark_ends()
+        for turn_id, view in views.items():
+            if changed is None or turn_id in changed:
+                await view.sync(self._fate_of(view.turn))
+        if len(views) > MAX_MOUNTED and self.following:
+            await self._unmount_oldest(list(views.values()))
+
+    async def _unmount_oldest(self, views: list[TurnView]) -> None:
+        excess = views[: len(views) - 2 * BATCH]
+        self._first += len(excess)
+        for view in excess:
+            await view.remove()
+        self._mark_ends()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Mount earlier turns when the person comes to the top."""
+        super().watch_scroll_y(old_value, new_value)
+        if new_value <= 0 < old_value and self._first > 0 and not self._mounting:
+            self._mounting = True
+            self.run_worker(self._mount_earlier(), exclusive=True, group="earlier")
+        if self.following:
+            self.num_unseen = 0
+
+    async def _mount_earlier(self) -> None:
+        first = max(self._first - BATCH, 0)
+        turns = self._turns[first : self._first]
+        height = self.virtual_size.height
+        self._first = first
+        await self.mount_all([self._view(turn) for turn in turns], after="#earlier")
+        self._mark_ends()
+
+        def stay() -> None:
+            self.scroll_to(y=self.virtual_size.height - height, animate=False, force=True)
+            self._mounting = False
+
+        self.call_after_refresh(stay)
+
+    def do_chat_follow(self) -> None:
+        """Go to the newest words and stay there."""
+        self.num_unseen = 0
+        self.anchor()
+        self.scroll_end(animate=False)
+
+    def do_chat_fold(self) -> None:
+        """Fold all tool calls, or unfold them when all are folded."""
+        blocks = list(self.query(ToolBlock))
+        fold = any(not block.folded for block in blocks)
+        for block in blocks:
+            block.fold(fold)
+
+    def do_chat_copy(self) -> None:
+        """Copy the agent's last words."""
+        text = next((turn.text for turn in reversed(self._turns) if turn.text), "")
+        self.post_message(CopyWanted(text, "the last reply"))
+
+
+class ChatPane(Vertical):
+    """The conversation and what is below its visible part."""
+
+    def __init__(self, fate_of: Callable[[Turn], Fate]) -> None:
+        super().__init__(id="chat")
+        self._fate_of = fate_of
+
+    def compose(self) -> ComposeResult:
+        """Lay out the pane."""
+        yield ChatView(self._fate_of)
+        yield NewBelow("words")
+
+    def on_mount(self) -> None:
+        """Show the empty pane."""
+        titled(self, "chat")
+
+    @property
+    def view(self) -> ChatView:
+        """The scrolled turns."""
+        return self.query_one(ChatView)
+
+    def sync_title(self, state: ViewState) -> None:
+        """Name the session that is open."""
+        title = state.title(state.selected) if state.selected else "new session"
+        latest = state.latest(state.selected)
+        episode = f" · episode {state.ordinal(latest)}" if latest else ""
+        titled(self, "chat", shorten(title, 40) + episode)
+
+    def count_below(self, count: int) -> None:
+        """Say how much has arrived out of sight."""
+        below = self.query_one(NewBelow)
+        if self.view.following:
+            below.reset()
+        else:
+            below.add(count)

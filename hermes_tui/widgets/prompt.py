@@ -1,0 +1,74 @@
+"""Where the person types to the agent."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events
+from textual.binding import BindingType
+from textual.widgets import TextArea
+
+from hermes_tui.actions import bindings
+from hermes_tui.messages import MessageTyped, PromptLeft
+from hermes_tui.widgets.panes import Acts
+
+MAX_HISTORY = 100
+"""Messages that the up key brings back."""
+
+
+class Prompt(Acts, TextArea):
+    """A message of one or more lines: enter sends, a backslash at the end of a line goes on."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("prompt", "")]
+
+    def __init__(self) -> None:
+        super().__init__(
+            id="prompt",
+            soft_wrap=True,
+            show_line_numbers=False,
+            tab_behavior="focus",
+            compact=True,
+            highlight_cursor_line=False,
+            placeholder="Say something to the agent …",
+        )
+        self._history: list[str] = []
+        self._recalled = 0
+
+    def do_prompt_send(self) -> None:
+        """Send what was typed, unless its last line ends in a backslash or it is blank."""
+        row, column = self.cursor_location
+        if self.document.get_line(row)[:column].endswith("\\"):
+            self.replace("\n", (row, column - 1), (row, column))
+        elif text := self.text.strip():
+            self.post_message(MessageTyped(text))
+
+    def do_prompt_newline(self) -> None:
+        """Go on in a new line."""
+        self.insert("\n")
+
+    def do_prompt_leave(self) -> None:
+        """Give the keys back to the panes."""
+        self.post_message(PromptLeft())
+
+    def sent(self, text: str) -> None:
+        """Empty the prompt: its text was sent."""
+        self._history = [*self._history[-MAX_HISTORY + 1 :], text]
+        self._recalled = 0
+        self.clear()
+
+    async def on_key(self, event: events.Key) -> None:
+        """Bring back earlier messages with up and down, from the first and last line."""
+        row = self.cursor_location[0]
+        if event.key == "up" and row == 0:
+            self._recall(1, event)
+        elif event.key == "down" and row == self.document.line_count - 1 and self._recalled:
+            self._recall(-1, event)
+
+    def _recall(self, by: int, event: events.Key) -> None:
+        if self._recalled == 0 and self.text:
+            return
+        self._recalled = min(max(self._recalled + by, 0), len(self._history))
+        self.load_text(self._history[-self._recalled] if self._recalled else "")
+        self.move_cursor(self.document.end)
+        event.prevent_default()
+        event.stop()

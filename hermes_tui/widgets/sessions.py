@@ -1,0 +1,81 @@
+"""Every session and its episodes: state, reward, version."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import BindingType
+from textual.content import Content
+
+from hermes_tui.actions import bindings
+from hermes_tui.core.rows import EpisodeRow
+from hermes_tui.core.state import ViewState
+from hermes_tui.messages import EpisodePicked
+from hermes_tui.widgets.panes import Acts, titled
+from hermes_tui.widgets.rows_view import Row, RowsView
+from hermes_tui.widgets.text import foreign, signed, state
+
+MAX_EPISODES = 3
+"""Episodes that a session shows which is not the open one."""
+
+
+class SessionsPane(Acts, RowsView):
+    """The list of sessions, newest first; the open one shows all its episodes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("sessions", "")]
+
+    def __init__(self) -> None:
+        super().__init__(id="sessions")
+
+    def on_mount(self) -> None:
+        """Show the empty list."""
+        titled(self, "sessions")
+
+    def sync(self, view: ViewState) -> None:
+        """Show the sessions as they are now."""
+        rows: list[Row] = []
+        ordered = sorted(view.sessions.values(), key=lambda s: s.created_at, reverse=True)
+        for session in ordered:
+            session_id = session.session_id
+            opened = session_id == view.selected
+            running = view.running_turn(session_id) is not None
+            sign = "◌" if running else "▸" if opened else " "
+            word = "speaks" if running else "ended" if session.ended else ""
+            title = foreign(view.title(session_id), "bold" if opened else "")
+            rows.append(
+                Row(
+                    key=session_id,
+                    left=Content.assemble(f"{sign} ", title),
+                    right=Content.styled(word, "$text-muted"),
+                )
+            )
+            episodes = view.episodes_of(session_id)
+            shown = episodes if opened else episodes[-MAX_EPISODES:]
+            rows += [_episode_row(view, row) for row in reversed(shown)]
+        self.show(rows or [_EMPTY])
+        titled(self, "sessions", str(len(ordered)) if ordered else "")
+
+    def do_sessions_open(self) -> None:
+        """Open what the cursor is on."""
+        self.picked()
+
+    def picked(self) -> None:
+        """Open what the cursor is on."""
+        session_id, _, episode_id = self.cursor_key.partition("\n")
+        if session_id:
+            self.post_message(EpisodePicked(session_id, episode_id))
+
+
+_EMPTY = Row(key="", left=Content.styled("  none yet", "$text-muted"), selectable=False)
+
+
+def _episode_row(view: ViewState, row: EpisodeRow) -> Row:
+    marker = "▪" if row.episode_id == view.shown else " "
+    left = Content.assemble(f" {marker}{view.ordinal(row):>2} ", state(row.state))
+    score = signed(row.reward, 1) if row.reward is not None else ""
+    version = "" if row.policy_version is None else f"v{row.policy_version}"
+    behind = (
+        f"-{row.staleness}" if row.staleness and row.state not in ("trained", "dropped") else ""
+    )
+    right = Content.assemble(score, (f"{version + behind:>6}", "$text-muted"))
+    return Row(key=f"{row.session_id}\n{row.episode_id}", left=left, right=right)

@@ -1,0 +1,99 @@
+"""The one way in which text of others, and states, get onto the screen."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from hermes_tui.core.text import clean
+
+GLYPHS = {
+    # processes
+    "starting": "◌",
+    "ready": "●",
+    "stopping": "◌",
+    "stopped": "○",
+    "failed": "✗",
+    "flapping": "✗",
+    # episodes
+    "open": "○",
+    "ended": "◇",
+    "unscored": "◇",
+    "scored": "◆",
+    "claimed": "◈",
+    "trained": "●",
+    "dropped": "✗",
+}
+"""A sign of one cell for each state; its word always stands beside it."""
+
+TONES = {
+    "starting": "$text-warning",
+    "ready": "$text-success",
+    "stopping": "$text-warning",
+    "failed": "$text-error",
+    "flapping": "$text-error",
+    "scored": "$text-accent",
+    "claimed": "$text-accent",
+    "trained": "$text-success",
+    "dropped": "$text-error",
+}
+"""The theme's colour of each state; the others have the text's own."""
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def foreign(text: str, style: str = "") -> Content:
+    """Return text of others as content: never markup, without control and direction characters."""
+    return Content.styled(clean(text), style) if style else Content(clean(text))
+
+
+def state(word: str, shown: str = "") -> Content:
+    """Return a state's sign and word, in its colour.
+
+    Args:
+        word: the state.
+        shown: the word to show instead of the state's own.
+    """
+    return foreign(f"{GLYPHS.get(word, '·')} {shown or word}", TONES.get(word, ""))
+
+
+def sparkline(values: list[float]) -> str:
+    """Return one bar per value, from the lowest to the highest of them."""
+    finite = [value for value in values if value == value]
+    if not finite:
+        return ""
+    low, span = min(finite), (max(finite) - min(finite)) or 1.0
+    return "".join(
+        BARS[round((value - low) / span * (len(BARS) - 1))] if value == value else " "
+        for value in values
+    )
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number with about ``digits`` significant digits, a true minus sign, or ``–``."""
+    if value is None or value != value:
+        return "–"
+    return f"{value:.{digits}g}".replace("-", "−")
+
+
+def signed(value: float | None, decimals: int = 2) -> str:
+    """Return a number with its sign, a true minus, or ``–``."""
+    if value is None or value != value:
+        return "–"
+    return f"{value:+.{decimals}f}".replace("-", "−")
+
+
+def size(num_bytes: int) -> str:
+    """Return a size in MB or GB; ``–`` for none."""
+    if not num_bytes:
+        return "–"
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units, such as ``3 m 20 s``."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} m"

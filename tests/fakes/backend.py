@@ -1,0 +1,361 @@
+"""A stack that exists only in the test: deterministic, and driven by it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
+
+from hermes_tui.core.backend import TextArrived, TurnCompleted, TurnEvent
+from hermes_tui.core.events import StackEvent
+from hermes_tui.core.rows import (
+    CompletionRow,
+    EpisodeDetail,
+    EpisodeRow,
+    ProcessRow,
+    SessionRow,
+    StackInfo,
+    Stage,
+    StepRow,
+    Token,
+    TrainerRow,
+)
+from hermes_tui_services.errors import ApiError, HermesTuiError
+
+REPLY = ["Hello", " Ada", ",", " it", "'s", " a", " pleasure", " to", " meet", " you", "!"]
+LOGPROBS = [-0.1, -0.4, -0.02, -1.2, -0.05, -0.3, -1.92, -0.01, -0.02, -0.01, -0.7]
+NAMES = ("router", "worker-0", "trainer", "learner", "agent-gateway", "data-proxy-0")
+
+
+class FakeClock:
+    """Time that the test moves."""
+
+    def __init__(self, now: float = 1_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make_tokens(
+    texts: Iterable[str] = REPLY, logprobs: Iterable[float] = LOGPROBS, version: int = 7
+) -> tuple[Token, ...]:
+    """Return sampled tokens with made-up ids."""
+    return tuple(
+        Token(token_id=1000 + i, text=text, logprob=logprob, policy_version=version)
+        for i, (text, logprob) in enumerate(zip(texts, logprobs, strict=False))
+    )
+
+
+def prompt_for(text: str) -> tuple[Token, ...]:
+    """Return a user message as ChatML tokens."""
+    pieces = ["<|im_start|>", "user", "\n", *text.split(" "), "<|im_end|>", "\n"]
+    pieces += ["<|im_start|>", "assistant", "\n"]
+    return tuple(Token(token_id=i + 1, text=piece) for i, piece in enumerate(pieces))
+
+
+class FakeBackend:
+    """Implements ``hermes_tui.core.backend.Backend``.
+
+    A turn says ``reply`` token by token; with ``hold`` set it waits at ``gate`` after ``hold``
+    tokens. ``refuse`` makes the next call fail with its text.
+    """
+
+    def __init__(self, clock: FakeClock, *, training: bool = True) -> None:
+        self.clock = clock
+        self.training = training
+        self.reply: list[str] = list(REPLY)
+        self.logprobs: list[float] = list(LOGPROBS)
+        self.turn_events: list[TurnEvent] = []
+        self.hold: int | None = None
+        self.gate = asyncio.Event()
+        self.start_gate: asyncio.Event | None = None
+        self.start_error = ""
+        self.refuse = ""
+        self.calls: list[tuple[object, ...]] = []
+        self.session_rows: dict[str, SessionRow] = {}
+        self.details: dict[str, EpisodeDetail] = {}
+        self.step_rows: list[StepRow] = []
+        self.trainer_row = TrainerRow(policy_version=7, state="waiting", num_scored=0, batch_size=1)
+        self.process_rows = [
+            ProcessRow(
+                name=name,
+                state="ready",
+                pid=100 + i,
+                port=8000 + i,
+                uptime_s=60.0,
+                rss_bytes=(i + 1) * 50_000_000,
+            )
+            for i, name in enumerate(NAMES)
+        ]
+        self._learning: asyncio.Queue[StackEvent] = asyncio.Queue()
+        self._control: asyncio.Queue[StackEvent] = asyncio.Queue()
+        self._interrupted = False
+
+    # Making a past -------------------------------------------------------------------------
+
+    def add_session(self, session_id: str, *, created_at: float, ended: bool = False) -> None:
+        """Have a session that was started before the view came."""
+        self.session_rows[session_id] = SessionRow(
+            session_id=session_id,
+            task_id="chat",
+            group_id=f"g-{session_id}",
+            created_at=created_at,
+            ended=ended,
+        )
+
+    def add_episode(
+        self,
+        session_id: str,
+        said: str,
+        reply: str,
+        *,
+        state: str = "open",
+        reward: float | None = None,
+        version: int = 5,
+        step: int | None = None,
+        reason: str = "",
+    ) -> str:
+        """Have an episode of one turn."""
+        episode_id = f"ep-{len(self.details) + 1}"
+        now = 100.0 + len(self.details)
+        words = reply.split(" ")
+        tokens = make_tokens(
+            [w if i == 0 else f" {w}" for i, w in enumerate(words)],
+            [-0.05 - (i * 37 % 29) / 10 for i in range(len(words))],
+            version,
+        )
+        row = EpisodeRow(
+            episode_id=episode_id,
+            session_id=session_id,
+            state=state,
+            reward=reward,
+            scored_at=now if reward is not None else None,
+            created_at=now,
+            step=step,
+            policy_version=version,
+            staleness=7 - version,
+            num_completions=1,
+        )
+        completion = self._completion(f"chatcmpl-{episode_id}", said, tokens, now, reason=reason)
+        self.details[episode_id] = EpisodeDetail(row=row, completions=(completion,))
+        return episode_id
+
+    def _completion(
+        self,
+        completion_id: str,
+        said: str,
+        tokens: tuple[Token, ...],
+        created_at: float,
+        *,
+        shared: int = 0,
+        finish_reason: str | None = "stop",
+        reason: str = "",
+    ) -> CompletionRow:
+        text = "".join(token.text for token in tokens)
+        return CompletionRow(
+            completion_id=completion_id,
+            created_at=created_at,
+            prompt=prompt_for(said),
+            tokens=tokens,
+            finish_reason=finish_reason,
+            kind="turn",
+            trainable=not reason,
+            untrainable_reason=reason,
+            shared_tokens=shared,
+            request_messages=({"role": "user", "content": said},),
+            message={"role": "assistant", "content": text},
+            total_s=0.5,
+        )
+
+    def set_state(self, episode_id: str, state: str, **changes: object) -> None:
+        """Move an episode on, and tell the view."""
+        detail = self.details[episode_id]
+        row = replace(detail.row, state=state, **changes)  # type: ignore[arg-type]
+        self.details[episode_id] = replace(detail, row=row)
+        self.emit(f"episode.{state}", session_id=row.session_id, episode_id=episode_id)
+
+    def emit(self, kind: str, **data: object) -> None:
+        """Send an event of the trainer."""
+        self._learning.put_nowait(StackEvent(kind=kind, data=data))
+
+    def emit_control(self, kind: str = "process.state") -> None:
+        """Send an event of the supervisor."""
+        self._control.put_nowait(StackEvent(kind=kind, data={}))
+
+    def _called(self, *call: object) -> None:
+        self.calls.append(call)
+        if self.refuse:
+            text, self.refuse = self.refuse, ""
+            raise ApiError(409, text)
+
+    # Backend -------------------------------------------------------------------------------
+
+    async def start(self, report: Callable[[Stage], None]) -> StackInfo:
+        report(Stage(process="router", state="ready", text=""))
+        report(Stage(process="trainer", state="starting", text="loading weights"))
+        if self.start_gate:
+            await self.start_gate.wait()
+        if self.start_error:
+            raise HermesTuiError(self.start_error)
+        report(Stage(process="trainer", state="ready"))
+        return StackInfo(run_dir="/run", training=self.training, model="smollm2-135m")
+
+    async def control_events(self) -> AsyncIterator[StackEvent]:
+        while True:
+            yield await self._control.get()
+
+    async def learning_events(self) -> AsyncIterator[StackEvent]:
+        while True:
+            yield await self._learning.get()
+
+    async def processes(self) -> list[ProcessRow]:
+        return list(self.process_rows)
+
+    async def restart(self, process: str) -> None:
+        self._called("restart", process)
+
+    async def shutdown(self) -> None:
+        self._called("shutdown")
+
+    async def sessions(self) -> list[SessionRow]:
+        return list(self.session_rows.values())
+
+    async def start_session(self, task_id: str) -> SessionRow:
+        self._called("start_session", task_id)
+        session_id = f"sess-{len(self.session_rows) + 1}"
+        self.add_session(session_id, created_at=self.clock())
+        return self.session_rows[session_id]
+
+    async def end_session(self, session_id: str) -> None:
+        self._called("end_session", session_id)
+        row = self.session_rows[session_id]
+        self.session_rows[session_id] = replace(row, ended=True)
+
+    async def episodes(self, session_id: str | None = None) -> list[EpisodeRow]:
+        rows = [detail.row for detail in self.details.values()]
+        return [row for row in rows if session_id in (None, row.session_id)]
+
+    async def episode(self, episode_id: str) -> EpisodeDetail:
+        return self.details[episode_id]
+
+    async def set_reward(self, episode_id: str, reward: float) -> None:
+        self._called("set_reward", episode_id, reward)
+        self.set_state(episode_id, "scored", reward=reward, scored_at=self.clock())
+
+    async def unset_reward(self, episode_id: str) -> None:
+        self._called("unset_reward", episode_id)
+        self.set_state(episode_id, "open", reward=None, scored_at=None)
+
+    async def steps(self, after: int) -> list[StepRow]:
+        return [row for row in self.step_rows if row.step > after]
+
+    async def trainer(self) -> TrainerRow:
+        return self.trainer_row
+
+    async def pause_training(self, paused: bool) -> None:
+        self._called("pause_training", paused)
+        self.trainer_row = replace(self.trainer_row, state="paused" if paused else "waiting")
+
+    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
+        self._called("turn", session_id, text)
+        self._interrupted = False
+        for event in self.turn_events:
+            yield event
+        episode_id, completion_id = self._open_episode(session_id, text)
+        tokens = make_tokens(self.reply, self.logprobs)
+        spoken = 0
+        for number, token in enumerate(tokens):
+            if self.hold is not None and number >= self.hold:
+                await self.gate.wait()
+            if self._interrupted:
+                break
+            self._emit_token(session_id, episode_id, completion_id, token)
+            spoken = number + 1
+            yield TextArrived(delta=token.text)
+        self._record(episode_id, completion_id, text, tokens[:spoken])
+        yield TurnCompleted(num_tokens=spoken, interrupted=self._interrupted)
+
+    def _open_episode(self, session_id: str, text: str) -> tuple[str, str]:
+        mine = [d for d in self.details.values() if d.row.session_id == session_id]
+        if not mine or mine[-1].row.state != "open":
+            episode_id = f"ep-{len(self.details) + 1}"
+            row = EpisodeRow(
+                episode_id=episode_id,
+                session_id=session_id,
+                state="open",
+                created_at=self.clock(),
+                policy_version=7,
+                staleness=0,
+            )
+            mine = [EpisodeDetail(row=row, completions=())]
+        detail = mine[-1]
+        completion_id = f"chatcmpl-{detail.row.episode_id}-{len(detail.completions)}"
+        completion = self._completion(completion_id, text, (), self.clock(), finish_reason=None)
+        self.details[detail.row.episode_id] = replace(
+            detail, completions=(*detail.completions, completion)
+        )
+        ids = {"session_id": session_id, "episode_id": detail.row.episode_id}
+        self.emit("completion.started", **ids, completion_id=completion_id)
+        return detail.row.episode_id, completion_id
+
+    def _emit_token(
+        self, session_id: str, episode_id: str, completion_id: str, token: Token
+    ) -> None:
+        self.emit(
+            "completion.tokens",
+            session_id=session_id,
+            episode_id=episode_id,
+            completion_id=completion_id,
+            token_ids=[token.token_id],
+            texts=[token.text],
+            logprobs=[token.logprob],
+            policy_versions=[token.policy_version],
+        )
+
+    def _record(
+        self, episode_id: str, completion_id: str, text: str, tokens: tuple[Token, ...]
+    ) -> None:
+        detail = self.details[episode_id]
+        done = self._completion(completion_id, text, tokens, detail.completions[-1].created_at)
+        self.details[episode_id] = replace(detail, completions=(*detail.completions[:-1], done))
+        self.emit("completion.finished", session_id=detail.row.session_id, episode_id=episode_id)
+
+    async def interrupt(self, session_id: str) -> None:
+        self._called("interrupt", session_id)
+        self._interrupted = True
+        self.gate.set()
+
+    async def approve(self, session_id: str, approval_id: str, choice: str) -> None:
+        self._called("approve", session_id, approval_id, choice)
+
+    async def close(self) -> None:
+        self.calls.append(("close",))
+
+
+def make_step(step: int, reward: float = 1.0) -> StepRow:
+    """Return a step's row with plausible numbers."""
+    return StepRow.from_wire(
+        {
+            "step": step,
+            "policy_version": step + 1,
+            "episode_ids": [f"ep-{step}"],
+            "reward_mean": reward,
+            "advantage_mean": reward * 0.8,
+            "baseline": 0.2,
+            "loss": -0.63,
+            "grad_norm": 1.24,
+            "learning_rate": 3e-4,
+            "clip_frac": 0.0,
+            "kl_behavior": 0.0031,
+            "entropy": 2.0 + math.sin(step),
+            "num_trained_tokens": 31,
+            "staleness_max": 0,
+            "gap_mean": 1.1e-5,
+            "logprob_before": -1.92,
+            "logprob_after": -1.71,
+            "seconds": {"claim": 0.01, "update": 0.9, "save": 0.2, "total": 1.4},
+            "score_to_weights_s": 3.4,
+        }
+    )
