@@ -1,0 +1,197 @@
+"""The data proxy: owns the conversations' history, and runs turns on the worker of its pair."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from hermes_tui_services.config import DataProxyRole
+from hermes_tui_services.data_proxy.conversations import Conversations
+from hermes_tui_services.data_proxy.registration import Registration
+from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
+from hermes_tui_services.data_proxy.turns import Turn
+from hermes_tui_services.data_proxy.worker_link import WorkerLink
+from hermes_tui_services.errors import ApiError
+from hermes_tui_services.http import EXCEPTION_HANDLERS, error_response, read_body, sse
+from hermes_tui_services.protocol import (
+    ApprovalBody,
+    TurnBody,
+    TurnEvent,
+    check_session_key,
+    error_of,
+)
+from hermes_tui_services.routing import (
+    ClientGoneError,
+    LiveResponse,
+    RequireKey,
+    peer_client,
+    unless_gone,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_REAP_S = 30.0
+"""At most this long between two looks for sessions that were quiet for too long."""
+
+STOP_S = 2.0
+"""How long a stop waits for interrupted turns to be kept; within the role's own deadline."""
+
+
+def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
+    """Return the data proxy's app.
+
+    Args:
+        config: the role.
+        url: where this process answers; None reads it from the run file.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        store = ConversationStore(config.database)
+        await store.open()
+        async with peer_client(config.admin_key.get_secret_value()) as client:
+            conversations = Conversations(store, WorkerLink(client, config.worker_url))
+            registration = Registration(client, config, conversations.keys, url)
+            app.state.store, app.state.conversations = store, conversations
+            chores = [
+                asyncio.create_task(registration.keep()),
+                asyncio.create_task(_reap(conversations, registration, config.session_timeout_s)),
+            ]
+            try:
+                yield
+            finally:
+                for chore in chores:
+                    chore.cancel()
+                await asyncio.wait(chores)
+                await conversations.stop(STOP_S)
+                await registration.unregister()
+                await store.close()
+
+    prefix = "/session/{key:session_key}"
+    return Starlette(
+        lifespan=lifespan,
+        exception_handlers=EXCEPTION_HANDLERS,
+        middleware=[Middleware(RequireKey, key=config.admin_key.get_secret_value())],
+        routes=[
+            Route("/health", _health),
+            Route("/sessions", _sessions),
+            Route(f"{prefix}/turn", _turn, methods=["POST"]),
+            Route(f"{prefix}/close", _close, methods=["POST"]),
+            Route(f"{prefix}/interrupt", _interrupt, methods=["POST"]),
+            Route(f"{prefix}/approvals/{{approval_id}}", _answer, methods=["POST"]),
+            Route(f"{prefix}/history", _history),
+        ],
+    )
+
+
+async def _reap(conversations: Conversations, registration: Registration, timeout_s: float) -> None:
+    while True:
+        await asyncio.sleep(min(timeout_s / 2, MAX_REAP_S))
+        # A worker that refuses to close a session must not end the reaping of the others.
+        with suppress(ApiError):
+            for session_key in await conversations.release_idle(timeout_s):
+                logger.info("released idle session=%s", session_key)
+                await registration.release(session_key)
+
+
+async def _health(request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def _turn(request: Request) -> Response:
+    key = check_session_key(request.path_params["key"])
+    body = await read_body(request, TurnBody)
+    conversations: Conversations = request.app.state.conversations
+    turn = await conversations.submit(key, body)
+    if body.stream:
+        return LiveResponse(_stream(conversations, turn))
+    try:
+        events = await unless_gone(request, _collect(conversations, turn))
+    except ClientGoneError:
+        return Response(status_code=499)
+    return _joined(turn, events)
+
+
+async def _stream(conversations: Conversations, turn: Turn) -> AsyncGenerator[bytes, None]:
+    async with aclosing(conversations.follow(turn)) as batches:
+        async for batch in batches:
+            yield b"".join(map(sse, batch))
+
+
+async def _collect(conversations: Conversations, turn: Turn) -> list[TurnEvent]:
+    return [event async for batch in conversations.follow(turn) for event in batch]
+
+
+def _joined(turn: Turn, events: Sequence[TurnEvent]) -> Response:
+    """Return a whole turn as one answer, in AReaL's shape: summary, metadata, events."""
+    last = events[-1]
+    if last["type"] == "failed":
+        return error_response(error_of(last))
+    return JSONResponse(
+        {
+            "run_id": turn.run_id,
+            "summary": last["summary"],
+            "metadata": last["metadata"],
+            "events": events[1:-1],
+        }
+    )
+
+
+async def _close(request: Request) -> Response:
+    await request.app.state.conversations.close(request.path_params["key"])
+    return JSONResponse({"status": "ok"})
+
+
+async def _interrupt(request: Request) -> Response:
+    stopped = request.app.state.conversations.interrupt(request.path_params["key"])
+    return JSONResponse({"status": "ok", "interrupted": stopped})
+
+
+async def _answer(request: Request) -> Response:
+    body = await read_body(request, ApprovalBody)
+    params = request.path_params
+    await request.app.state.conversations.answer(params["key"], params["approval_id"], body)
+    return JSONResponse({"status": "ok"})
+
+
+async def _history(request: Request) -> Response:
+    key = request.path_params["key"]
+    turns = await request.app.state.store.turns(key)
+    if turns is None:
+        raise ApiError(404, f"No session '{key}'.", code="session_not_found")
+    return JSONResponse(
+        {
+            "session_key": key,
+            "running": request.app.state.conversations.is_running(key),
+            "messages": [message for turn in turns for message in turn.messages],
+            "turns": [_turn_row(turn) for turn in turns],
+        }
+    )
+
+
+def _turn_row(turn: TurnRow) -> dict[str, Any]:
+    return {
+        "run_id": turn.run_id,
+        "num_messages": len(turn.messages),
+        "interrupted": turn.interrupted,
+        "metadata": turn.metadata,
+        "started_at": turn.started_at,
+        "finished_at": turn.finished_at,
+    }
+
+
+async def _sessions(request: Request) -> Response:
+    conversations: Conversations = request.app.state.conversations
+    rows = await request.app.state.store.sessions()
+    return JSONResponse(
+        {"data": [{**r, "running": conversations.is_running(r["session_key"])} for r in rows]}
+    )

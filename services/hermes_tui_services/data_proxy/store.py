@@ -1,0 +1,323 @@
+"""``conversations.db``: what was said in each session, and where its turns go.
+
+One SQLite file in WAL mode, shared by the data proxies of a run directory. A turn is one row,
+written in one transaction before the turn is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hermes_tui_services.errors import StackError
+from hermes_tui_services.protocol import ChatMessage, Inference
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_S = 10.0
+"""How long a write waits for another data proxy's."""
+
+_MIGRATIONS = (
+    """
+    CREATE TABLE sessions (
+        session_key TEXT PRIMARY KEY,
+        created_at REAL NOT NULL,
+        inference TEXT
+    ) STRICT;
+    CREATE TABLE turns (
+        turn_id INTEGER PRIMARY KEY,
+        session_key TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        run_id TEXT NOT NULL,
+        interrupted INTEGER NOT NULL,
+        messages TEXT NOT NULL,
+        summary TEXT NOT NULL,
+        metadata TEXT NOT NULL,
+        started_at REAL NOT NULL,
+        finished_at REAL NOT NULL
+    ) STRICT;
+    CREATE INDEX turns_of_session ON turns (session_key, turn_id);
+    CREATE TABLE idempotency_keys (
+        session_key TEXT NOT NULL,
+        idempotency_key TEXT NOT NULL,
+        turn_id INTEGER NOT NULL REFERENCES turns ON DELETE CASCADE,
+        PRIMARY KEY (session_key, idempotency_key)
+    ) STRICT;
+    CREATE INDEX idempotency_keys_of_turn ON idempotency_keys (turn_id);
+    """,
+)
+"""Entry N takes the schema from ``user_version`` N to N + 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRow:
+    """One stored turn."""
+
+    run_id: str
+    """Its run."""
+    messages: list[ChatMessage]
+    """The user's message and all that followed; marks of ours: interrupted, synthetic."""
+    summary: str
+    """The reply's text."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """What the agent said about it."""
+    idempotency_keys: tuple[str, ...] = ()
+    """Keys of the requests that this turn answered."""
+    interrupted: bool = False
+    """Whether it was stopped before its end."""
+    started_at: float = 0.0
+    """Unix seconds."""
+    finished_at: float = 0.0
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionState:
+    """What a turn needs to know about its session."""
+
+    messages: list[ChatMessage]
+    """The conversation so far."""
+    inference: Inference | None
+    """Where its turns go, when that was said once."""
+
+
+class ConversationStore:
+    """Access to ``conversations.db``; calls run in one thread of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="conversations")
+        self._db: sqlite3.Connection | None = None
+
+    async def open(self) -> None:
+        """Open the file, private to its owner, and bring its schema up to date.
+
+        Raises: StackError: the file cannot be used; says why.
+        """
+        try:
+            self._db = await self._call(lambda: _open(self._path))
+        except (OSError, sqlite3.Error) as error:
+            raise StackError(f"{self._path}: {error}") from error
+
+    async def close(self) -> None:
+        """Close the file."""
+        db, self._db = self._db, None
+        if db is not None:
+            await self._call(db.close)
+        self._thread.shutdown(wait=False)
+
+    async def load(self, session_key: str) -> SessionState:
+        """Return a session's conversation and upstream; empty for one that is not known."""
+        return await self._call(lambda: self._load(session_key))
+
+    async def remember(self, session_key: str, inference: Inference) -> None:
+        """Keep where the session's turns go."""
+
+        def write(db: sqlite3.Connection) -> None:
+            _add_session(db, session_key)
+            db.execute(
+                "UPDATE sessions SET inference = ? WHERE session_key = ?",
+                (inference.model_dump_json(), session_key),
+            )
+
+        await self._write(write)
+
+    async def append(self, session_key: str, turn: TurnRow) -> None:
+        """Add a turn; it is on disk when this returns."""
+
+        def write(db: sqlite3.Connection) -> None:
+            _add_session(db, session_key)
+            added = db.execute(
+                "INSERT INTO turns (session_key, run_id, interrupted, messages, summary, metadata,"
+                " started_at, finished_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    session_key,
+                    turn.run_id,
+                    int(turn.interrupted),
+                    _dumps(turn.messages),
+                    turn.summary,
+                    _dumps(turn.metadata),
+                    turn.started_at,
+                    turn.finished_at,
+                ),
+            )
+            db.executemany(
+                "INSERT OR IGNORE INTO idempotency_keys VALUES (?, ?, ?)",
+                [(session_key, key, added.lastrowid) for key in turn.idempotency_keys],
+            )
+
+        await self._write(write)
+
+    async def turns(self, session_key: str) -> list[TurnRow] | None:
+        """Return a session's turns, oldest first; None when the session is not known."""
+
+        def read() -> list[TurnRow] | None:
+            db = self._connection()
+            rows = db.execute(
+                "SELECT * FROM turns WHERE session_key = ? ORDER BY turn_id", (session_key,)
+            ).fetchall()
+            known = (
+                rows
+                or db.execute(
+                    "SELECT 1 FROM sessions WHERE session_key = ?", (session_key,)
+                ).fetchone()
+            )
+            return [_turn(row) for row in rows] if known else None
+
+        return await self._call(read)
+
+    async def find(self, session_key: str, idempotency_key: str) -> TurnRow | None:
+        """Return the turn that was stored under an idempotency key, or None."""
+
+        def read() -> TurnRow | None:
+            row = (
+                self._connection()
+                .execute(
+                    "SELECT turns.* FROM idempotency_keys JOIN turns USING (turn_id)"
+                    " WHERE idempotency_keys.session_key = ? AND idempotency_key = ?",
+                    (session_key, idempotency_key),
+                )
+                .fetchone()
+            )
+            return _turn(row) if row else None
+
+        return await self._call(read)
+
+    async def forget(self, session_key: str) -> bool:
+        """Delete a session with its turns; return whether it was there."""
+
+        def write(db: sqlite3.Connection) -> bool:
+            gone = db.execute("DELETE FROM sessions WHERE session_key = ?", (session_key,))
+            return gone.rowcount > 0
+
+        return await self._write(write)
+
+    async def sessions(self) -> list[dict[str, Any]]:
+        """Return every session, the one used last first; keys are not in it."""
+
+        def read() -> list[dict[str, Any]]:
+            rows = self._connection().execute(
+                "SELECT s.session_key, s.created_at, s.inference, COUNT(t.turn_id) AS num_turns,"
+                " COALESCE(MAX(t.finished_at), s.created_at) AS last_active_at"
+                " FROM sessions s LEFT JOIN turns t USING (session_key)"
+                " GROUP BY s.session_key ORDER BY last_active_at DESC"
+            )
+            return [_session(row) for row in rows]
+
+        return await self._call(read)
+
+    def _load(self, session_key: str) -> SessionState:
+        db = self._connection()
+        session = db.execute(
+            "SELECT inference FROM sessions WHERE session_key = ?", (session_key,)
+        ).fetchone()
+        if session is None:
+            return SessionState(messages=[], inference=None)
+        rows = db.execute(
+            "SELECT messages FROM turns WHERE session_key = ? ORDER BY turn_id", (session_key,)
+        )
+        messages = [message for (text,) in rows for message in json.loads(text)]
+        text = session["inference"]
+        inference = Inference.model_validate_json(text) if text else None
+        return SessionState(messages=messages, inference=inference)
+
+    async def _write(self, write: Callable[[sqlite3.Connection], T]) -> T:
+        def transaction() -> T:
+            db = self._connection()
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                result = write(db)
+                db.execute("COMMIT")
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            return result
+
+        return await self._call(transaction)
+
+    def _connection(self) -> sqlite3.Connection:
+        assert self._db is not None, "open() first"
+        return self._db
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # SQLite gives its -wal and -shm files the mode of the file itself.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    path.chmod(0o600)
+    db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    db.row_factory = sqlite3.Row
+    _use_wal(db)
+    # What was acknowledged survives a power cut too: each commit is one fsync of the WAL.
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("BEGIN IMMEDIATE")
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > len(_MIGRATIONS):
+        raise sqlite3.DatabaseError(
+            f"its schema is version {version}, newer than this program's {len(_MIGRATIONS)}"
+        )
+    for migration in _MIGRATIONS[version:]:
+        for statement in filter(str.strip, migration.split(";")):
+            db.execute(statement)
+    db.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
+    db.execute("COMMIT")
+    return db
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    # SQLite does not wait for a lock here, and the data proxies start together.
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _add_session(db: sqlite3.Connection, session_key: str) -> None:
+    db.execute(
+        "INSERT OR IGNORE INTO sessions (session_key, created_at) VALUES (?, ?)",
+        (session_key, time.time()),
+    )
+
+
+def _session(row: sqlite3.Row) -> dict[str, Any]:
+    inference = json.loads(row["inference"]) if row["inference"] else None
+    return {
+        "session_key": row["session_key"],
+        "created_at": row["created_at"],
+        "last_active_at": row["last_active_at"],
+        "num_turns": row["num_turns"],
+        "inf_base_url": inference["base_url"] if inference else None,
+    }
+
+
+def _turn(row: sqlite3.Row) -> TurnRow:
+    return TurnRow(
+        run_id=row["run_id"],
+        messages=json.loads(row["messages"]),
+        summary=row["summary"],
+        metadata=json.loads(row["metadata"]),
+        interrupted=bool(row["interrupted"]),
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+    )
+
+
+def _dumps(value: object) -> str:
+    # Lone surrogates, which a model's tool call may hold, stay escaped: SQLite takes only UTF-8.
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))

@@ -1,0 +1,155 @@
+"""One turn of a conversation, as the data proxy holds it: what it was asked, what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes_tui_services.data_proxy.store import TurnRow
+from hermes_tui_services.protocol import (
+    ChatMessage,
+    Inference,
+    QueueMode,
+    TurnBody,
+    TurnEvent,
+    new_run_id,
+)
+
+LAST_EVENTS = ("done", "failed")
+"""Types of the event that ends a turn."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Turn:
+    """A turn that waits, runs or is over. Any number of readers follow it, from its start."""
+
+    session_key: str
+    run_id: str
+    messages: list[str]
+    """The user's messages; several when they were collected."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    inference: Inference | None = None
+    queue_mode: QueueMode = QueueMode.FOLLOWUP
+    history: list[ChatMessage] | None = None
+    """In place of the stored conversation; then nothing is stored."""
+    background: bool = False
+    once: bool = False
+    idempotency_keys: list[str] = field(default_factory=list)
+    events: list[TurnEvent] = field(default_factory=list)
+    interrupted: bool = False
+    """Whether somebody asked to stop it."""
+    started_at: float = field(default_factory=time.time)
+    followers: int = 0
+    reader: asyncio.Task[TurnEvent] | None = None
+    """Reads the worker's events while the turn runs."""
+    _wakeups: set[asyncio.Event] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, session_key: str, body: TurnBody) -> Turn:
+        """Return a new turn. Raises: ApiError: 400 when the upstream is half given."""
+        turn = cls(
+            session_key=session_key,
+            run_id=body.run_id or new_run_id(),
+            messages=[body.message],
+            metadata=body.metadata,
+            inference=body.inference(),
+            queue_mode=body.queue_mode,
+            history=body.history,
+            background=body.background,
+            once=body.once,
+            idempotency_keys=[body.idempotency_key] if body.idempotency_key else [],
+        )
+        turn.publish({"type": "accepted", "run_id": turn.run_id})
+        return turn
+
+    @classmethod
+    def stored(cls, session_key: str, row: TurnRow) -> Turn:
+        """Return a turn that is over, as its events would have told it."""
+        turn = cls(session_key=session_key, run_id=row.run_id, messages=[])
+        turn.publish({"type": "accepted", "run_id": row.run_id})
+        for event in _events_of(row):
+            turn.publish(event)
+        return turn
+
+    @property
+    def message(self) -> str:
+        """What the agent is asked."""
+        return "\n\n".join(self.messages)
+
+    @property
+    def over(self) -> bool:
+        """Whether its last event is there."""
+        return bool(self.events) and self.events[-1]["type"] in LAST_EVENTS
+
+    def joins(self, other: Turn) -> bool:
+        """Return whether the other turn, which waits, can take this one's message."""
+        return (
+            self.queue_mode is other.queue_mode is QueueMode.COLLECT
+            and self.history is other.history is None
+            and self.metadata == other.metadata
+            and self.inference in (None, other.inference)
+        )
+
+    def collect(self, other: Turn) -> None:
+        """Take the message of another turn; its readers follow this one."""
+        self.messages += other.messages
+        self.idempotency_keys += other.idempotency_keys
+        self.background = self.background or other.background
+
+    def publish(self, event: TurnEvent) -> None:
+        """Add an event."""
+        self.events.append(event)
+        for wakeup in self._wakeups:
+            wakeup.set()
+
+    async def follow(self) -> AsyncGenerator[list[TurnEvent], None]:
+        """Yield all events so far, then the others as they come, to the last."""
+        wakeup = asyncio.Event()
+        self._wakeups.add(wakeup)
+        seen = 0
+        try:
+            while True:
+                wakeup.clear()
+                batch, seen = self.events[seen:], len(self.events)
+                if batch:
+                    yield batch
+                    if batch[-1]["type"] in LAST_EVENTS:
+                        return
+                await wakeup.wait()
+        finally:
+            self._wakeups.discard(wakeup)
+
+    async def wait(self) -> None:
+        """Return once it is over."""
+        async for _ in self.follow():
+            pass
+
+
+def _events_of(row: TurnRow) -> list[TurnEvent]:
+    events: list[TurnEvent] = []
+    for message in row.messages[1:]:
+        if message["role"] == "assistant":
+            events.append({"type": "delta", "text": message.get("content") or ""})
+            events += [
+                {
+                    "type": "tool_call",
+                    "call_id": call["id"],
+                    "name": call["function"]["name"],
+                    "args": call["function"]["arguments"],
+                }
+                for call in message.get("tool_calls", ())
+            ]
+        elif message["role"] == "tool":
+            events.append(
+                {
+                    "type": "tool_result",
+                    "call_id": message["tool_call_id"],
+                    "name": message.get("name", ""),
+                    "result": message["content"],
+                }
+            )
+    last = {"type": "done", "summary": row.summary, "metadata": row.metadata, "messages": None}
+    return [*events, last]

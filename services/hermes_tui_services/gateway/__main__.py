@@ -1,0 +1,10 @@
+"""``python -P -m hermes_tui_services.gateway --config FILE``: one gateway process."""
+
+from __future__ import annotations
+
+from hermes_tui_services.config import GatewayRole
+from hermes_tui_services.gateway.app import create_app
+from hermes_tui_services.serving import run_role
+
+if __name__ == "__main__":
+    run_role(GatewayRole, create_app, secrets_of=lambda role: (role.admin_key.get_secret_value(),))

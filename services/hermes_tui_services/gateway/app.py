@@ -1,0 +1,203 @@
+"""The agent gateway: the public entrance of the agent service."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from hermes_tui_services.config import GatewayRole
+from hermes_tui_services.errors import ApiError
+from hermes_tui_services.gateway.chain import RETRY_S, Chain
+from hermes_tui_services.gateway.frames import FrameSocket
+from hermes_tui_services.gateway.requests import (
+    ChatBody,
+    ResponsesBody,
+    header_value,
+    new_session_key,
+    session_key_of,
+)
+from hermes_tui_services.gateway.responses import (
+    ChatBuilder,
+    ResponseBuilder,
+    chat_stream,
+    response_stream,
+)
+from hermes_tui_services.http import EXCEPTION_HANDLERS, error_response, read_body
+from hermes_tui_services.protocol import (
+    SESSION_KEY_HEADER,
+    ApprovalBody,
+    SessionBody,
+    TurnBody,
+    TurnEvent,
+    check_session_key,
+    path_key,
+)
+from hermes_tui_services.routing import (
+    ClientGoneError,
+    LiveResponse,
+    RequireKey,
+    peer_client,
+    unless_gone,
+)
+
+AGENT_MODEL = "hermes-agent"
+"""The agent's name as a model, for clients that list models."""
+
+
+def create_app(config: GatewayRole, *, retry_s: float = RETRY_S) -> Starlette:
+    """Return the gateway's app.
+
+    Args:
+        config: the role.
+        retry_s: how long a turn waits for a role that is down.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with peer_client(config.admin_key.get_secret_value()) as client:
+            app.state.chain = Chain(client, config.router_url, retry_s)
+            yield
+
+    session = "/sessions/{key:session_key}"
+    return Starlette(
+        lifespan=lifespan,
+        exception_handlers=EXCEPTION_HANDLERS,
+        middleware=[Middleware(RequireKey, key=config.admin_key.get_secret_value())],
+        routes=[
+            Route("/health", _health),
+            Route("/v1/responses", _responses, methods=["POST"]),
+            Route("/v1/chat/completions", _chat, methods=["POST"]),
+            Route("/v1/models", _models),
+            WebSocketRoute("/ws", _ws),
+            Route("/sessions", _sessions),
+            Route("/sessions/close", _close, methods=["POST"]),
+            Route(f"{session}/history", _history),
+            Route(f"{session}/interrupt", _interrupt, methods=["POST"]),
+            Route(f"{session}/approvals/{{approval_id}}", _answer, methods=["POST"]),
+        ],
+    )
+
+
+async def _health(request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def _models(request: Request) -> Response:
+    model = {"id": AGENT_MODEL, "object": "model", "created": 0, "owned_by": "hermes-tui"}
+    return JSONResponse({"object": "list", "data": [model]})
+
+
+async def _responses(request: Request) -> Response:
+    body = await read_body(request, ResponsesBody)
+    key = session_key_of(request, kind="agent", model=body.model, user=body.user)
+    if key is None:
+        raise ApiError(
+            400,
+            f"Name the conversation: send 'user', or the header {SESSION_KEY_HEADER}.",
+            param="user",
+        )
+    turn = body.turn(request.headers.get("idempotency-key"))
+    builder = ResponseBuilder(model=body.model)
+    headers = {SESSION_KEY_HEADER: header_value(key)}
+    try:
+        if body.stream:
+            events = await _accepted(request, key, turn)
+            return LiveResponse(response_stream(builder, events), headers)
+        async with contextlib.aclosing(_chain(request).turn(key, turn)) as events:
+            await unless_gone(request, _drain(builder, events))
+    except ClientGoneError:
+        return Response(status_code=499)
+    if builder.error:
+        return error_response(builder.error)
+    return JSONResponse(builder.response("completed"), headers=headers)
+
+
+async def _chat(request: Request) -> Response:
+    body = await read_body(request, ChatBody)
+    named = session_key_of(request, kind="chat", model=body.model, user=body.user)
+    key = named or new_session_key("chat")
+    turn = body.turn(once=named is None)
+    options = body.stream_options
+    builder = ChatBuilder(
+        model=body.model or AGENT_MODEL, include_usage=bool(options and options.include_usage)
+    )
+    headers = {SESSION_KEY_HEADER: header_value(key)}
+    try:
+        if body.stream:
+            events = await _accepted(request, key, turn)
+            return LiveResponse(chat_stream(builder, events), headers)
+        async with contextlib.aclosing(_chain(request).turn(key, turn)) as events:
+            await unless_gone(request, _drain(builder, events))
+    except ClientGoneError:
+        return Response(status_code=499)
+    if builder.error:
+        return error_response(builder.error)
+    return JSONResponse(builder.completion(), headers=headers)
+
+
+async def _drain(builder: ResponseBuilder | ChatBuilder, events: AsyncIterator[TurnEvent]) -> None:
+    async for event in events:
+        for _ in builder.add(event):
+            pass
+
+
+async def _accepted(request: Request, key: str, turn: TurnBody) -> AsyncGenerator[TurnEvent, None]:
+    """Return a turn's events once it was accepted, so that what is refused has a status code.
+
+    Raises: ApiError, ClientGoneError.
+    """
+    events = _chain(request).turn(key, turn)
+    first = await unless_gone(request, anext(events))
+    return _with_first(first, events)
+
+
+async def _with_first(
+    first: TurnEvent, events: AsyncGenerator[TurnEvent, None]
+) -> AsyncGenerator[TurnEvent, None]:
+    async with contextlib.aclosing(events):
+        yield first
+        async for event in events:
+            yield event
+
+
+def _chain(request: Request) -> Chain:
+    chain: Chain = request.app.state.chain
+    return chain
+
+
+async def _ws(socket: WebSocket) -> None:
+    await FrameSocket(socket, socket.app.state.chain).serve()
+
+
+async def _sessions(request: Request) -> Response:
+    return JSONResponse({"object": "list", "data": await _chain(request).sessions()})
+
+
+async def _close(request: Request) -> Response:
+    body = await read_body(request, SessionBody)
+    await _chain(request).close(check_session_key(body.session_key))
+    return JSONResponse({"status": "ok", "session_key": body.session_key})
+
+
+async def _history(request: Request) -> Response:
+    return JSONResponse(await _chain(request).call("GET", request.path_params["key"], "history"))
+
+
+async def _interrupt(request: Request) -> Response:
+    return JSONResponse(await _chain(request).call("POST", request.path_params["key"], "interrupt"))
+
+
+async def _answer(request: Request) -> Response:
+    body = await read_body(request, ApprovalBody)
+    path = f"approvals/{path_key(request.path_params['approval_id'])}"
+    return JSONResponse(
+        await _chain(request).call("POST", request.path_params["key"], path, body.model_dump())
+    )

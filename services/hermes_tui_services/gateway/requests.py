@@ -1,0 +1,240 @@
+"""What clients of the agent gateway send, and how it becomes a turn."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import Field
+from starlette.requests import Request
+
+from hermes_tui_services.errors import ApiError
+from hermes_tui_services.protocol import (
+    SESSION_KEY_HEADERS,
+    ChatMessage,
+    InferenceFields,
+    TurnBody,
+    check_session_key,
+)
+
+_RESERVED = ("areal_inference", "instructions", "sampling", "tools")
+"""Names in a turn's metadata that the service sets itself."""
+
+
+class ResponsesBody(InferenceFields):
+    """``POST /v1/responses``: one agent turn (AReaL's and OpenAI's shape)."""
+
+    input: str | list[dict[str, Any]]
+    """The user's message."""
+    model: str = ""
+    """Name of the agent; part of the session key when no header names the session."""
+    user: str = ""
+    """Who speaks; part of the session key when no header names the session."""
+    instructions: str | None = None
+    """Added to the system prompt for this turn."""
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+    """For agents that take tools from their callers."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """For the agent; ``background: true`` lets the turn go on when its caller leaves."""
+    stream: bool = False
+    """Whether to answer with events while the turn runs."""
+    temperature: float | None = Field(None, ge=0, le=2)
+    """Sampling temperature of this turn."""
+    top_p: float | None = Field(None, gt=0, le=1)
+    """Nucleus of this turn's sampling."""
+    max_output_tokens: int | None = Field(None, ge=1)
+    """Tokens that one model call of this turn may sample."""
+
+    def turn(self, idempotency_key: str | None = None) -> TurnBody:
+        """Return the turn. Raises: ApiError: 400 that names the field."""
+        message, system = _input_text(self.input)
+        sampling = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_output_tokens,
+        }
+        return turn_body(
+            self,
+            message=message,
+            metadata=self.metadata,
+            instructions=[self.instructions or "", *system],
+            tools=self.tools,
+            sampling=sampling,
+            idempotency_key=idempotency_key,
+        )
+
+
+class StreamOptions(InferenceFields):
+    """OpenAI's ``stream_options``."""
+
+    include_usage: bool = False
+    """Whether a last chunk tells the usage."""
+
+
+class ChatBody(InferenceFields):
+    """``POST /v1/chat/completions``: one agent turn; the messages are the history."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    """The conversation; the last one is the user's message."""
+    model: str = ""
+    """Name of the agent."""
+    user: str = ""
+    """Who speaks; part of the session key when no header names the session."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """As in ``/v1/responses``."""
+    stream: bool = False
+    """Whether to answer with chunks while the turn runs."""
+    stream_options: StreamOptions | None = None
+    """Only with ``stream``."""
+    temperature: float | None = Field(None, ge=0, le=2)
+    """Sampling temperature."""
+    top_p: float | None = Field(None, gt=0, le=1)
+    """Nucleus of the sampling."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Tokens that one model call may sample."""
+    max_completion_tokens: int | None = Field(None, ge=1)
+    """OpenAI's newer name of max_tokens."""
+    seed: int | None = None
+    """Seed of the sampling."""
+    stop: str | list[str] | None = None
+    """Where sampling stops."""
+    n: int = Field(1, ge=1, le=1)
+    """How many answers; a turn has one."""
+
+    def turn(self, *, once: bool) -> TurnBody:
+        """Return the turn. Raises: ApiError: 400 that names the field."""
+        rows = [{**row, "content": _text(row.get("content"), "messages")} for row in self.messages]
+        if rows[-1].get("role") != "user":
+            raise ApiError(400, "The last message must be the user's.", param="messages")
+        system = [row["content"] for row in rows if row.get("role") in ("system", "developer")]
+        history = [row for row in rows[:-1] if row.get("role") not in ("system", "developer")]
+        sampling = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_completion_tokens or self.max_tokens,
+            "seed": self.seed,
+            "stop": self.stop,
+        }
+        return turn_body(
+            self,
+            message=rows[-1]["content"],
+            metadata=self.metadata,
+            instructions=system,
+            sampling=sampling,
+            history=history,
+            once=once,
+        )
+
+
+def turn_body(
+    fields: InferenceFields,
+    *,
+    message: str,
+    metadata: dict[str, Any],
+    instructions: list[str] | None = None,
+    tools: list[dict[str, Any]] | None = None,
+    sampling: dict[str, Any] | None = None,
+    **more: Any,
+) -> TurnBody:
+    """Return a turn for the data proxy.
+
+    Raises: ApiError: 400 that names the field: no text, half an upstream, a reserved name.
+    """
+    if not message.strip():
+        raise ApiError(400, "There is no text in the input.", param="input")
+    for name in _RESERVED:
+        if name in metadata:
+            raise ApiError(400, f"metadata.{name} is set by the service.", param="metadata")
+    background = metadata.get("background", False)
+    if not isinstance(background, bool):
+        raise ApiError(400, "metadata.background must be true or false.", param="metadata")
+    fields.inference()
+    added = {
+        "instructions": "\n\n".join(filter(None, instructions or ())),
+        "tools": tools,
+        "sampling": {name: v for name, v in (sampling or {}).items() if v is not None},
+    }
+    return TurnBody(
+        message=message,
+        metadata={**metadata, **{name: value for name, value in added.items() if value}},
+        background=background,
+        inf_base_url=fields.inf_base_url,
+        inf_model=fields.inf_model,
+        session_api_key=fields.session_api_key,
+        **more,
+    )
+
+
+def _input_text(given: str | list[dict[str, Any]]) -> tuple[str, list[str]]:
+    """Return the user's text and the system texts of an ``input``."""
+    if isinstance(given, str):
+        return given, []
+    texts: list[str] = []
+    system: list[str] = []
+    for index, item in enumerate(given):
+        kind, role = item.get("type", "message"), item.get("role", "user")
+        if kind == "function_call_output":
+            texts.append(f"[tool result] {item.get('output', '')}")
+        elif kind != "message":
+            raise ApiError(400, f"input.{index}: type '{kind}' is not supported.", param="input")
+        elif role in ("system", "developer"):
+            system.append(_text(item.get("content"), f"input.{index}"))
+        elif role == "user":
+            texts.append(_text(item.get("content"), f"input.{index}"))
+        else:
+            raise ApiError(
+                400,
+                f"input.{index}: role '{role}' is not supported; the service keeps the history.",
+                param="input",
+            )
+    return "\n".join(texts), system
+
+
+def _text(content: object, where: str) -> str:
+    """Return the text of a message's content: a string, or a list of text parts."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise ApiError(400, f"{where}: content must be text or a list of parts.", param=where)
+    texts: list[str] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if kind not in ("input_text", "output_text", "text"):
+            raise ApiError(400, f"{where}: a part of type '{kind}' is not supported.", param=where)
+        texts.append(str(part.get("text", "")))
+    return "\n".join(texts)
+
+
+def session_key_of(request: Request, *, kind: str, model: str, user: str) -> str | None:
+    """Return the session that a request names by header, or by model and user; None for neither.
+
+    Raises: ApiError: 400, when it is no valid key.
+    """
+    for name in SESSION_KEY_HEADERS:
+        if value := request.headers.get(name, "").strip():
+            return check_session_key(_utf8(value))
+    if user.strip():
+        return check_session_key(f"{kind}:{model or 'default'}:{user}")
+    return None
+
+
+def new_session_key(kind: str) -> str:
+    """Return a key for a session that lives for one turn."""
+    return f"{kind}:once:{secrets.token_hex(8)}"
+
+
+def header_value(session_key: str) -> str:
+    """Return a session key as a header's value: UTF-8, control characters percent-encoded."""
+    shown = "".join(c if c.isprintable() else quote(c) for c in session_key)
+    return shown.encode().decode("latin-1")
+
+
+def _utf8(value: str) -> str:
+    # HTTP headers arrive decoded as latin-1.
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value

@@ -1,0 +1,197 @@
+"""A turn as an OpenAI response: while it runs, as events; at its end, as one object."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes_tui_services.errors import ApiError
+from hermes_tui_services.http import sse
+from hermes_tui_services.protocol import TurnEvent, error_of
+
+_LIFTED = ("usage", "incomplete_details")
+"""Fields of a response that agents give in their metadata."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ResponseBuilder:
+    """Takes a turn's events and makes a response of them."""
+
+    model: str
+    response_id: str = field(default_factory=lambda: f"resp-{secrets.token_hex(6)}")
+    created_at: int = field(default_factory=lambda: int(time.time()))
+    texts: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    error: ApiError | None = None
+    summary: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    _sequence: int = -1
+
+    def add(self, event: TurnEvent) -> Iterator[dict[str, Any]]:
+        """Take an event and yield the response events that it means."""
+        match event["type"]:
+            case "accepted":
+                self.metadata["run_id"] = event["run_id"]
+                yield self._event("response.created", response=self.response("in_progress"))
+            case "delta":
+                self.texts.append(event["text"])
+                yield self._event("response.output_text.delta", delta=event["text"])
+            case "reasoning":
+                yield self._event("response.reasoning_text.delta", delta=event["text"])
+            case "tool_call":
+                self.calls.append(_call(event))
+                yield self._event("response.function_call", **_call(event, typed=False))
+            case "tool_result":
+                names = {"call_id": event["call_id"], "name": event["name"]}
+                output = event["result"]
+                yield self._event("response.function_call_output", **names, output=output)
+            case "approval_requested":
+                fields = {name: value for name, value in event.items() if name != "type"}
+                yield self._event("response.approval_requested", **fields)
+            case "done":
+                yield from self._finish(event)
+            case "failed":
+                self.error = error_of(event)
+                yield self._event("response.failed", response=self.response("failed"))
+
+    def _finish(self, event: TurnEvent) -> Iterator[dict[str, Any]]:
+        self.summary = event["summary"]
+        self.metadata |= event["metadata"]
+        if self.summary and not self.texts:  # an agent that does not stream
+            yield self._event("response.output_text.delta", delta=self.summary)
+        yield self._event("response.output_text.done", text=self.text)
+        yield self._event("response.completed", response=self.response("completed"))
+
+    @property
+    def text(self) -> str:
+        """The reply; of a turn that did not end, what there was of it."""
+        return self.summary or "".join(self.texts)
+
+    def response(self, status: str) -> dict[str, Any]:
+        """Return the response object."""
+        output: list[dict[str, Any]] = []
+        if self.text:
+            content = [{"type": "output_text", "text": self.text}]
+            output.append({"type": "message", "role": "assistant", "content": content})
+        metadata = {name: v for name, v in self.metadata.items() if name not in _LIFTED}
+        response = {
+            "id": self.response_id,
+            "object": "response",
+            "created_at": self.created_at,
+            "status": status,
+            "output": output + self.calls,
+            "model": self.model,
+            "metadata": metadata,
+            "usage": self.metadata.get("usage"),
+            "incomplete_details": self.metadata.get("incomplete_details"),
+            "error": None,
+        }
+        if self.error:
+            response["error"] = self.error.body()["error"]
+        return response
+
+    def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        self._sequence += 1
+        return {"type": kind, "sequence_number": self._sequence, **fields}
+
+
+def _call(event: TurnEvent, *, typed: bool = True) -> dict[str, Any]:
+    call = {"name": event["name"], "arguments": event["args"], "call_id": event["call_id"]}
+    return {"type": "function_call", **call} if typed else call
+
+
+async def response_stream(
+    builder: ResponseBuilder, events: AsyncGenerator[TurnEvent, None]
+) -> AsyncGenerator[bytes, None]:
+    """Yield a turn as OpenAI's server-sent events."""
+    async with aclosing(events):
+        async for event in events:
+            for out in builder.add(event):
+                yield sse(out, event=out["type"])
+
+
+@dataclass(slots=True, kw_only=True)
+class ChatBuilder:
+    """Takes a turn's events and makes a chat completion of them."""
+
+    model: str
+    include_usage: bool = False
+    completion_id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+    texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    error: ApiError | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    summary: str = ""
+
+    def add(self, event: TurnEvent) -> Iterator[dict[str, Any]]:
+        """Take an event and yield the chunks that it means."""
+        match event["type"]:
+            case "accepted":
+                yield self._chunk({"role": "assistant", "content": ""})
+            case "delta":
+                self.texts.append(event["text"])
+                yield self._chunk({"content": event["text"]})
+            case "reasoning":
+                self.reasoning.append(event["text"])
+                yield self._chunk({"reasoning_content": event["text"]})
+            case "done":
+                self.summary, self.metadata = event["summary"], event["metadata"]
+                if self.summary and not self.texts:
+                    yield self._chunk({"content": self.summary})
+                yield self._chunk({}, finish_reason=self._finish_reason)
+                if self.include_usage:
+                    yield {**self._base("chat.completion.chunk"), "choices": []} | self._usage()
+            case "failed":
+                self.error = error_of(event)
+                yield self.error.body()
+
+    @property
+    def _finish_reason(self) -> str:
+        return "length" if self.metadata.get("incomplete_details") else "stop"
+
+    def completion(self) -> dict[str, Any]:
+        """Return the whole chat completion."""
+        message = {"role": "assistant", "content": self.summary or "".join(self.texts)}
+        if self.reasoning:
+            message["reasoning_content"] = "".join(self.reasoning)
+        choice = {"index": 0, "message": message, "finish_reason": self._finish_reason}
+        return {**self._base("chat.completion"), "choices": [choice]} | self._usage()
+
+    def _usage(self) -> dict[str, Any]:
+        usage = self.metadata.get("usage") or {}
+        return {
+            "usage": {
+                "prompt_tokens": usage.get("input_tokens", 0),
+                "completion_tokens": usage.get("output_tokens", 0),
+                "total_tokens": usage.get("total_tokens", 0),
+            }
+        }
+
+    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+        return {**self._base("chat.completion.chunk"), "choices": [choice]}
+
+    def _base(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.completion_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }
+
+
+async def chat_stream(
+    builder: ChatBuilder, events: AsyncGenerator[TurnEvent, None]
+) -> AsyncGenerator[bytes, None]:
+    """Yield a turn as chat completion chunks; a turn that fails ends with an error object."""
+    async with aclosing(events):
+        async for event in events:
+            for chunk in builder.add(event):
+                yield sse(chunk)
+    if builder.error is None:
+        yield sse("[DONE]")

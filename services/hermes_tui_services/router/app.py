@@ -1,0 +1,94 @@
+"""The router: says which pair serves which session, and moves the sessions of dead pairs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from hermes_tui_services.config import RouterRole
+from hermes_tui_services.http import EXCEPTION_HANDLERS, read_body
+from hermes_tui_services.protocol import AddrBody, RegisterBody, RouteBody, SessionBody
+from hermes_tui_services.router.pairs import Pairs
+from hermes_tui_services.routing import RequireKey, peer_client
+
+
+def create_app(config: RouterRole) -> Starlette:
+    """Return the router's app."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with peer_client(config.admin_key.get_secret_value()) as client:
+            app.state.pairs = Pairs(client)
+            watch = asyncio.create_task(app.state.pairs.watch(config.poll_s))
+            try:
+                yield
+            finally:
+                watch.cancel()
+                await asyncio.wait((watch,))
+
+    return Starlette(
+        lifespan=lifespan,
+        exception_handlers=EXCEPTION_HANDLERS,
+        middleware=[Middleware(RequireKey, key=config.admin_key.get_secret_value())],
+        routes=[
+            Route("/health", _health),
+            Route("/pairs", _pairs),
+            Route("/register", _register, methods=["POST"]),
+            Route("/unregister", _unregister, methods=["POST"]),
+            Route("/route", _route, methods=["POST"]),
+            Route("/remove_session", _remove_session, methods=["POST"]),
+        ],
+    )
+
+
+async def _health(request: Request) -> Response:
+    pairs: Pairs = request.app.state.pairs
+    return JSONResponse(
+        {
+            "status": "ok",
+            "registered_proxies": len(pairs.all()),
+            "active_sessions": pairs.num_sessions,
+        }
+    )
+
+
+async def _pairs(request: Request) -> Response:
+    pairs: Pairs = request.app.state.pairs
+    rows = [
+        {"addr": pair.addr, "worker_addr": pair.worker_addr, "cause": pair.cause or None}
+        for pair in pairs.all()
+    ]
+    return JSONResponse({"data": rows})
+
+
+async def _register(request: Request) -> Response:
+    body = await read_body(request, RegisterBody)
+    known = request.app.state.pairs.register(body)
+    return JSONResponse({"status": "ok", "known": known})
+
+
+async def _unregister(request: Request) -> Response:
+    body = await read_body(request, AddrBody)
+    request.app.state.pairs.unregister(body.addr)
+    return JSONResponse({"status": "ok"})
+
+
+async def _route(request: Request) -> Response:
+    body = await read_body(request, RouteBody)
+    addr = await request.app.state.pairs.route(
+        body.session_key, create=body.create, avoid=body.avoid
+    )
+    return JSONResponse({"data_proxy_addr": addr})
+
+
+async def _remove_session(request: Request) -> Response:
+    body = await read_body(request, SessionBody)
+    request.app.state.pairs.remove_session(body.session_key, body.addr)
+    return JSONResponse({"status": "ok"})

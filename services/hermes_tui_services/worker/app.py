@@ -1,0 +1,216 @@
+"""The worker: runs one agent class, a turn per request, and streams what the turn does."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from hermes_tui_services.config import WorkerRole
+from hermes_tui_services.errors import ApiError, HermesTuiError
+from hermes_tui_services.http import EXCEPTION_HANDLERS, read_body, sse
+from hermes_tui_services.protocol import (
+    ApprovalBody,
+    RunBody,
+    TurnEvent,
+    failed_event,
+    interrupted_error,
+)
+from hermes_tui_services.routing import KeyedLocks, LiveResponse, RequireKey
+from hermes_tui_services.serving import report_stage
+from hermes_tui_services.types import AgentRequest, AgentResponse, AgentRunnable, TurnInterrupted
+from hermes_tui_services.worker.emitter import StreamEmitter
+from hermes_tui_services.worker.loading import load_agent
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One turn in progress."""
+
+    request: AgentRequest
+    emitter: StreamEmitter
+    task: asyncio.Task[None] | None = None
+    started: bool = False
+    interrupted: bool = False
+    finished: bool = False
+
+    def finish(self, event: TurnEvent) -> None:
+        """Report the last event."""
+        self.finished = True
+        self.emitter.push(event)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Worker:
+    """The agent, its runs, and the order in which a session's runs go."""
+
+    agent: AgentRunnable
+    runs: dict[str, list[_Run]] = field(default_factory=dict)
+    locks: KeyedLocks = field(default_factory=KeyedLocks)
+
+    def start(self, body: RunBody) -> _Run:
+        """Start a turn in a task of its own."""
+        request = AgentRequest(**body.model_dump())
+        instructions = body.metadata.get("instructions")
+        if instructions and not getattr(self.agent, "takes_instructions", False):
+            request.message = f"{instructions}\n{body.message}"
+        run = _Run(request=request, emitter=StreamEmitter())
+        self.runs.setdefault(body.session_key, []).append(run)
+        run.task = asyncio.create_task(self._run(run), name=body.run_id)
+        return run
+
+    async def _run(self, run: _Run) -> None:
+        key = run.request.session_key
+        try:
+            async with self.locks.hold(key):
+                if run.interrupted:
+                    raise TurnInterrupted
+                run.started = True
+                response = await self.agent.run(run.request, emitter=run.emitter)
+            run.finish(_done(response))
+        except (TurnInterrupted, asyncio.CancelledError):
+            run.finish(failed_event(interrupted_error(), interrupted=True))
+        except ApiError as error:
+            run.finish(failed_event(error))
+        except HermesTuiError as error:
+            run.finish(failed_event(ApiError(502, str(error), code="agent_failed")))
+        except Exception as error:  # one turn's failure must not take the worker down
+            logger.exception("agent raised session=%s run=%s", key, run.request.run_id)
+            text = f"{type(error).__name__}: {error}"
+            run.finish(failed_event(ApiError(502, text, code="agent_failed")))
+        finally:
+            self.runs[key].remove(run)
+            if not self.runs[key]:
+                del self.runs[key]
+
+    async def interrupt(self, run: _Run) -> None:
+        """Stop one run: by the agent's own means, else by cancelling its task."""
+        if run.interrupted or run.finished:
+            return
+        run.interrupted = True
+        if not run.started:
+            return  # it will see the flag once its turn comes
+        stop = getattr(self.agent, "interrupt", None)
+        if stop is not None:
+            await _maybe_await(stop(run.request.session_key))
+        elif run.task:
+            run.task.cancel()
+
+    async def close(self, session_key: str) -> None:
+        """Stop a session's runs and let the agent forget the session."""
+        runs = list(self.runs.get(session_key, ()))
+        for run in runs:
+            await self.interrupt(run)
+        async with self.locks.hold(session_key):
+            await _maybe_call(self.agent, "close_session", session_key)
+
+
+def _done(response: AgentResponse) -> dict[str, Any]:
+    return {
+        "type": "done",
+        "summary": response.summary or "",
+        "metadata": dict(getattr(response, "metadata", None) or {}),
+        "messages": getattr(response, "messages", None),
+    }
+
+
+async def _maybe_await(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _maybe_call(agent: AgentRunnable, name: str, *args: Any) -> Any:
+    method = getattr(agent, name, None)
+    return None if method is None else await _maybe_await(method(*args))
+
+
+def create_app(config: WorkerRole, agent: AgentRunnable | None = None) -> Starlette:
+    """Return the worker's app.
+
+    Args:
+        config: the role.
+        agent: in place of the class that the configuration names.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        report_stage(config.serve, "loading the agent")
+        app.state.worker = _Worker(agent=agent or load_agent(config))
+        yield
+        await _stop(app.state.worker)
+
+    return Starlette(
+        lifespan=lifespan,
+        exception_handlers=EXCEPTION_HANDLERS,
+        middleware=[Middleware(RequireKey, key=config.admin_key.get_secret_value())],
+        routes=[
+            Route("/health", _health),
+            Route("/run", _run, methods=["POST"]),
+            Route("/session/{key:session_key}/close", _close, methods=["POST"]),
+            Route("/session/{key:session_key}/interrupt", _interrupt, methods=["POST"]),
+            Route("/session/{key:session_key}/approvals/{approval_id}", _answer, methods=["POST"]),
+        ],
+    )
+
+
+async def _stop(worker: _Worker) -> None:
+    runs = [run for runs in worker.runs.values() for run in runs]
+    for run in runs:
+        await worker.interrupt(run)
+    tasks = [run.task for run in runs if run.task]
+    if tasks:
+        await asyncio.wait(tasks, timeout=2.0)  # within the role's own stop deadline
+    await _maybe_call(worker.agent, "close_all_sessions")
+
+
+async def _health(request: Request) -> Response:
+    return JSONResponse({"status": "ok", "running": len(request.app.state.worker.runs)})
+
+
+async def _run(request: Request) -> Response:
+    body = await read_body(request, RunBody)
+    worker: _Worker = request.app.state.worker
+    return LiveResponse(_stream(worker, worker.start(body)))
+
+
+async def _stream(worker: _Worker, run: _Run) -> AsyncGenerator[bytes, None]:
+    try:
+        async for batch in run.emitter.batches():
+            yield b"".join(map(sse, batch))
+    finally:
+        # Whoever read this has gone, or the run is over and this does nothing.
+        await worker.interrupt(run)
+
+
+async def _close(request: Request) -> Response:
+    await request.app.state.worker.close(request.path_params["key"])
+    return JSONResponse({"status": "ok"})
+
+
+async def _interrupt(request: Request) -> Response:
+    worker: _Worker = request.app.state.worker
+    runs = [run for run in worker.runs.get(request.path_params["key"], ()) if run.started]
+    for run in runs:
+        await worker.interrupt(run)
+    return JSONResponse({"status": "ok", "interrupted": bool(runs)})
+
+
+async def _answer(request: Request) -> Response:
+    body = await read_body(request, ApprovalBody)
+    worker: _Worker = request.app.state.worker
+    if getattr(worker.agent, "answer", None) is None:
+        raise ApiError(404, "This agent asks for no approvals.")
+    key, approval_id = request.path_params["key"], request.path_params["approval_id"]
+    await _maybe_call(worker.agent, "answer", key, approval_id, body.choice, body.reason)
+    return JSONResponse({"status": "ok"})
