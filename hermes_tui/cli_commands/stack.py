@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_tui.cli_commands.words import Invocation, WordsCommand
+from hermes_tui_services.errors import ConfigError, StackError
 
 if TYPE_CHECKING:
     from hermes_tui.core.config import Config
@@ -26,9 +27,9 @@ _MIB = 1024 * 1024
 def open_screen(config: Config) -> int:
     """Open the screen on the run directory's stack, started first when none runs."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError(
+        raise ConfigError(
             "the screen needs a terminal on standard input and output; use "
-            "`hermes-tui --serve` for scripts, or `hermes-tui chat` to talk line by line."
+            "`hermes-tui --serve` for scripts, or `hermes-tui chat` to talk line by line"
         )
     from hermes_tui.app import run_app
 
@@ -39,8 +40,6 @@ def open_screen(config: Config) -> int:
 @click.pass_obj
 def setup(invocation: Invocation) -> None:
     """Fetch and prepare the model, so that everything later works without a network."""
-    from hermes_tui_services.errors import StackError
-
     config = invocation.load()
     if not config.training.enabled:
         click.echo("training is off: there is no model to prepare")
@@ -171,7 +170,7 @@ def show_log(run_dir: RunDir, name: str, *, follow: bool, lines: int) -> None:
     path: Path = run_dir.log(name)
     if not path.exists():
         known = ", ".join(sorted(file.stem for file in run_dir.logs.glob("*.log"))) or "none yet"
-        raise click.BadParameter(f"there is no log of {name!r}; there are: {known}")
+        raise ConfigError(f"there is no log of {name!r} in {run_dir.logs}; there are: {known}")
     if not follow:
         for line in tail_lines(path, lines):
             click.echo(line)

@@ -82,6 +82,19 @@ def prepare_model(path: str, progress: Callable[[str], None]) -> Path:
     return _prepare(path, lambda stage: progress(stage.line()))
 
 
+def find_model(path: str) -> Path | None:
+    """Return the directory of a model that is prepared already, or None; fetches nothing."""
+    if path == EMBEDDED_MODEL:
+        target = _embedded_target()
+        return target if _is_complete(target) else None
+    if (local := Path(path).expanduser()).is_dir():
+        return local.resolve()
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(path, "config.json") if _HUB_ID.fullmatch(path) else None
+    return Path(config).parent if isinstance(config, str) else None
+
+
 def cache_dir() -> Path:
     """Return where converted models are kept: ``$HERMES_TUI_CACHE``, else XDG's cache directory."""
     if chosen := os.environ.get("HERMES_TUI_CACHE"):
@@ -144,8 +157,8 @@ def _from_hub(hub_id: str, report: Report) -> Path:
 
 
 def _embedded(report: Report) -> Path:
-    models = cache_dir() / "models"
-    target = models / f"{EMBEDDED_MODEL}-{_LAYOUT}"
+    target = _embedded_target()
+    models = target.parent
     if _is_complete(target):
         return target
     try:
@@ -159,6 +172,10 @@ def _embedded(report: Report) -> Path:
             "make room there, or set HERMES_TUI_CACHE to another directory"
         ) from error
     return target
+
+
+def _embedded_target() -> Path:
+    return cache_dir() / "models" / f"{EMBEDDED_MODEL}-{_LAYOUT}"
 
 
 def _is_complete(target: Path) -> bool:
@@ -352,7 +369,12 @@ def main() -> int:
     """Prepare the model named on the command line."""
     parser = argparse.ArgumentParser(prog="python -P -m hermes_tui_training.model")
     parser.add_argument("path", help="embedded model's name, Hugging Face directory or hub id")
+    parser.add_argument("--check", action="store_true", help="only say where it is; 3 if nowhere")
     arguments = parser.parse_args()
+    if arguments.check:
+        found = find_model(arguments.path)
+        print(found or "")
+        return 0 if found else EXIT_NOT_PREPARED
 
     def report(stage: Stage) -> None:
         line = {"stage": stage.stage, "detail": stage.detail}
