@@ -19,6 +19,9 @@ AGENT_GATEWAY = "agent-gateway"
 ROUTER = "router"
 TRAINER = "trainer"
 LEARNER = "learner"
+WORKER = "worker"
+DATA_PROXY = "data-proxy"
+"""Roles that are run many times; a process's name is the role's and a number from 0."""
 
 Urls = Mapping[str, str]
 """Where each process that is ready answers, by name."""
@@ -107,7 +110,7 @@ class StackPlan:
         workdir = Path(agent.workdir).expanduser() if agent.workdir else self.run_dir.work
         return ProcessSpec(
             name=name,
-            role="worker",
+            role=WORKER,
             command=("-m", "hermes_tui_services.worker"),
             resolve=lambda serve, _: WorkerRole(
                 serve=serve,
@@ -123,7 +126,7 @@ class StackPlan:
         worker = f"worker-{index}"
         return ProcessSpec(
             name=f"data-proxy-{index}",
-            role="data-proxy",
+            role=DATA_PROXY,
             command=("-m", "hermes_tui_services.data_proxy"),
             resolve=lambda serve, urls: DataProxyRole(
                 serve=serve,

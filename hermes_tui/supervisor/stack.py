@@ -12,11 +12,14 @@ from types import TracebackType
 from hermes_tui import __version__
 from hermes_tui.core.status import ProcessState, StackStatus, SystemSample
 from hermes_tui.core.system import SystemSampler
+from hermes_tui.supervisor.drain import drain
 from hermes_tui.supervisor.events import EventLog
 from hermes_tui.supervisor.process import ManagedProcess
 from hermes_tui.supervisor.specs import (
     AGENT_GATEWAY,
+    DATA_PROXY,
     TRAINER,
+    WORKER,
     ProcessSpec,
     StackPlan,
 )
@@ -110,11 +113,13 @@ class Stack:
         if not self.plan.with_services:
             raise ApiError(409, "This stack runs no agent service, so it has no pairs.")
         async with self._scaling:
-            have = sum(process.spec.role == "worker" for process in self._processes.values())
+            have = sum(process.spec.role == WORKER for process in self._processes.values())
             new = [spec for i in range(have, count) for spec in self.plan.pair(i)]
             surplus = [spec for i in range(count, have) for spec in self.plan.pair(i)]
             if surplus:
-                await self._remove([self._processes[spec.name] for spec in surplus])
+                leaving = [self._processes[spec.name] for spec in surplus]
+                await self._drain(leaving)
+                await self._remove(leaving)
             if new:
                 await self._grow([self._add(spec) for spec in new])
 
@@ -209,6 +214,13 @@ class Stack:
         except StackError as error:
             await self._remove(processes)
             raise ApiError(502, str(error)) from error
+
+    async def _drain(self, processes: list[ManagedProcess]) -> None:
+        """Let the data proxies among these finish their turns."""
+        timeout_s = self.plan.config.services.pairs.drain_timeout_s
+        key = self.plan.keys.agent_admin_key
+        urls = [p.url for p in processes if p.spec.role == DATA_PROXY and p.url]
+        await asyncio.gather(*(drain(url, key, timeout_s) for url in urls))
 
     async def _remove(self, processes: list[ManagedProcess]) -> None:
         await self._stop(processes)

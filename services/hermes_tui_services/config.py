@@ -36,6 +36,8 @@ class PairsConfig(Section):
 
     count: int = Field(1, ge=1, le=64)
     """How many pairs to run."""
+    drain_timeout_s: float = Field(60.0, ge=0)
+    """Seconds that a pair which is taken away may go on with the turns that run."""
 
 
 class AgentConfig(Section):
