@@ -179,14 +179,15 @@ class Orchestrator:
             self._woken.clear()
             try:
                 delay_s = await self._turn()
-                self._failures = 0
             except HermesTuiError as error:
-                delay_s = self._after_failure(error)
+                await self._back_off(error)
             except Exception as error:
                 # The loop outlives whatever a turn meets: the next one starts with a clean look.
                 logger.exception("a turn of the training loop failed")
-                delay_s = self._after_failure(error)
-            await self._sleep(delay_s)
+                await self._back_off(error)
+            else:
+                self._failures = 0
+                await self._sleep(delay_s)
 
     async def _turn(self) -> float | None:
         """Do the next thing; return for how long to sleep at most, None for until woken."""
@@ -219,13 +220,13 @@ class Orchestrator:
         self._say("waiting", f"{scored} scored, held {grace_s:g} s for a change of mind")
         return min(ends) + _GRACE_SLACK_S if ends else None
 
-    def _after_failure(self, error: Exception) -> float:
-        delay_s = _BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)]
-        self._failures += 1
+    async def _back_off(self, error: Exception) -> None:
+        """Say why nothing happens, and wait a little; not woken: claims just given back would."""
         if str(error) != self._reason:  # said once, not at every try
             logger.warning("training waits: %s", error)
         self._say("waiting", str(error))
-        return delay_s
+        await asyncio.sleep(_BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)])
+        self._failures += 1
 
     async def _sleep(self, delay_s: float | None) -> None:
         try:

@@ -1,0 +1,448 @@
+"""The orchestrator over a real store and real checkpoints; learner and engine are scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_tui_services.errors import ServiceError, TrainingError
+from hermes_tui_services.serving import ServeConfig
+from hermes_tui_training import checkpoint
+from hermes_tui_training.config import (
+    LossConfig,
+    ModelConfig,
+    RewardConfig,
+    TrainerRole,
+    TrainingConfig,
+)
+from hermes_tui_training.learner.client import LearnerGoneError
+from hermes_tui_training.learner.wire import (
+    LearnerHealth,
+    LearnerMetrics,
+    LearnerSeconds,
+    NonFiniteError,
+    StepAnswer,
+    StepRequest,
+    StepResult,
+    VersionExistsError,
+)
+from hermes_tui_training.orchestrator import MAX_ATTEMPTS, Orchestrator
+from hermes_tui_training.protocol import EventKind
+from hermes_tui_training.store import Store
+from hermes_tui_training.types import TrainedCompletion
+
+GRACE_S = 0.05
+DEADLINE_S = 20.0
+
+
+class ScriptedLearner:
+    """Does steps at once; ``script`` holds what goes wrong at the next ones."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.requests: list[StepRequest] = []
+        self.script: list[Callable[[StepRequest], None]] = []
+        self.gone = False
+        self.busy_with: int | None = None
+        self.kl = 0.01
+
+    async def health(self) -> LearnerHealth:
+        if self.gone:
+            raise LearnerGoneError("the learner is not running")
+        return LearnerHealth(policy_version=0, busy_with=self.busy_with)
+
+    async def step(self, request: StepRequest) -> StepAnswer:
+        self.requests.append(request)
+        if self.script:
+            self.script.pop(0)(request)
+        return StepAnswer(result=self.save(request), save_s=0.5)
+
+    def save(self, request: StepRequest) -> StepResult:
+        if checkpoint.is_complete(self.root, request.target_version):
+            raise VersionExistsError("exists")
+        result = StepResult(
+            base_version=request.base_version,
+            target_version=request.target_version,
+            facts=request.facts,
+            metrics=_metrics(self.kl),
+            completions=tuple(
+                TrainedCompletion(
+                    completion_id=span.completion_id,
+                    advantage=sample.advantages[span.start],
+                    proximal_logprobs=(-1.0,) * span.num_tokens,
+                    after_logprobs=(-0.5,) * span.num_tokens,
+                )
+                for sample in request.samples
+                for span in sample.spans
+            ),
+        )
+        with checkpoint.writing(self.root, request.target_version) as directory:
+            (directory / checkpoint.STEP_FILE).write_text(result.model_dump_json())
+        return result
+
+    async def aclose(self) -> None:
+        pass
+
+
+class SwappingEngine:
+    """Takes weights; nothing else of an engine is asked for here."""
+
+    def __init__(self) -> None:
+        self.policy_version = 0
+        self.failures = 0
+        self.swaps: list[int] = []
+
+    async def swap(self, path: Path, policy_version: int) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise TrainingError("the file is cut short")
+        assert checkpoint.is_complete(path.parent, policy_version)
+        self.policy_version = policy_version
+        self.swaps.append(policy_version)
+
+
+def _metrics(kl: float) -> LearnerMetrics:
+    names = [n for n in LearnerMetrics.model_fields if n not in ("seconds", "num_trained_tokens")]
+    values: dict[str, Any] = {**dict.fromkeys(names, 0.25), "kl_step": kl, "num_trained_tokens": 2}
+    return LearnerMetrics(**values, seconds=LearnerSeconds(recompute=1.0, update=2.0))
+
+
+class Bench:
+    """A store, a learner, an engine, and an orchestrator to start and stop."""
+
+    def __init__(self, root: Path, **training: Any) -> None:
+        self.root = root
+        self.store = Store(root / "trajectories.db")
+        self.learner = ScriptedLearner(root / "checkpoints")
+        self.engine = SwappingEngine()
+        values = {"reward": RewardConfig(grace_s=GRACE_S), **training}
+        self.config = TrainerRole(
+            serve=ServeConfig(name="trainer"),
+            admin_key="k" * 32,
+            model=ModelConfig(),
+            training=TrainingConfig(**values),
+            database=root / "trajectories.db",
+            checkpoints=root / "checkpoints",
+            learner_run_file=root / "learner.json",
+        )
+        self.session = self.store.create_session(key_hash="h", task_id="t", group_id="g")
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Orchestrator]:
+        orchestrator = Orchestrator(
+            store=self.store,
+            engine=self.engine,  # type: ignore[arg-type]
+            config=self.config,
+            learner=self.learner,  # type: ignore[arg-type]
+        )
+        await orchestrator.start()
+        try:
+            yield orchestrator
+        finally:
+            await orchestrator.stop()
+
+    def episode(self, reward: float | None, *, version: int = 0, task: str = "t") -> str:
+        """Record an episode of one completion; scored unless the reward is None."""
+        number = time.monotonic_ns()
+        session = self.store.create_session(
+            key_hash=f"{number}", task_id=task, group_id=f"{number}"
+        )
+        completion_id = f"chatcmpl-{number}"
+        episode_id, _ = self.store.begin_completion(
+            completion_id=completion_id,
+            session_id=session.session_id,
+            prompt_token_ids=(1, 2, 3),
+            sampling={"temperature": 1.0},
+            request_messages=[],
+            tools=[],
+            prefix={},
+        )
+        self.store.finish_completion(
+            completion_id,
+            token_ids=(4, 5),
+            logprobs=(-1.0, -1.0),
+            policy_versions=(version, version),
+            finish_reason="stop",
+            message={"role": "assistant", "content": "x"},
+            latency={},
+            trainable=True,
+            untrainable_reason=None,
+        )
+        if reward is not None:
+            self.store.set_reward(episode_id, reward)
+        return episode_id
+
+    def state(self, episode_id: str) -> str:
+        return self.store.episode(episode_id).state
+
+    def kinds(self) -> list[str]:
+        return [str(event.kind) for event in self.store.events()]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hermes_tui_training.orchestrator._BACKOFF_S", (0.02,))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110  # any condition, told by nobody
+            await asyncio.sleep(0.005)
+
+
+async def test_a_reward_becomes_served_weights_and_a_row(bench: Bench) -> None:
+    async with bench.running() as orchestrator:
+        episode_id = bench.episode(1.0)
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+
+    episode = bench.store.episode(episode_id)
+    assert (episode.state, episode.step) == ("trained", 1)
+    assert episode.completions[0].advantage == 1.0
+    assert episode.completions[0].after_logprobs == (-0.5, -0.5)
+    assert bench.engine.swaps == [1]
+    assert bench.store.get_meta("baselines") == pytest.approx({"t": 0.1, "": 0.1})
+    (row,) = bench.store.steps()
+    contract = (
+        "step policy_version episode_ids reward_mean advantage_mean baseline loss grad_norm "
+        "learning_rate clip_frac rejected_frac kl_behavior entropy num_trained_tokens "
+        "num_prompt_tokens staleness_max gap_mean gap_max logprob_before logprob_after seconds "
+        "score_to_weights_s finished_at"
+    )
+    assert set(contract.split()) <= set(row)
+    seconds = {"wait", "claim", "recompute", "update", "save", "publish", "total"}
+    assert set(row["seconds"]) == seconds
+    assert row["episode_ids"] == [episode_id]
+    assert (row["step"], row["policy_version"], row["num_prompt_tokens"]) == (1, 1, 3)
+    assert (row["reward_mean"], row["advantage_mean"], row["baseline"]) == (1.0, 1.0, 0.0)
+    assert row["seconds"]["save"] == 0.5
+    assert row["seconds"]["total"] >= 3.5
+    assert row["score_to_weights_s"] >= GRACE_S
+    kinds = bench.kinds()
+    order = [EventKind.STEP_STARTED, EventKind.STEP_FINISHED, EventKind.VERSION_PUBLISHED]
+    assert [kinds.index(kind) for kind in order] == sorted(kinds.index(kind) for kind in order)
+
+
+async def test_a_reward_can_be_changed_within_its_grace(bench: Bench) -> None:
+    async with bench.running() as orchestrator:
+        episode_id = bench.episode(1.0)
+        bench.store.set_reward(episode_id, -0.5)
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    assert [r.facts.reward_mean for r in bench.learner.requests] == [-0.5]
+
+
+async def test_the_baseline_goes_on_after_a_restart(bench: Bench) -> None:
+    async with bench.running() as orchestrator:
+        bench.episode(1.0)
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    async with bench.running() as orchestrator:
+        assert orchestrator.status()["policy_version"] == 1
+        bench.episode(-1.0)
+        await until(lambda: orchestrator.status()["policy_version"] == 2)
+    facts = bench.learner.requests[1].facts
+    assert facts.baseline == pytest.approx(0.1)
+    assert facts.advantage_mean == pytest.approx(-1.1)
+
+
+async def test_a_restart_serves_the_current_version(bench: Bench) -> None:
+    async with bench.running() as orchestrator:
+        bench.episode(1.0)
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    bench.engine = SwappingEngine()
+    async with bench.running():
+        assert bench.engine.policy_version == 1
+
+
+async def test_a_batch_waits_for_its_size(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, batch_size=2)
+    async with bench.running() as orchestrator:
+        first = bench.episode(1.0)
+        await until(lambda: orchestrator.status()["reason"] == "1 of 2 scored episodes")
+        second = bench.episode(-1.0)
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    assert bench.learner.requests[0].facts.episode_ids == (first, second)
+
+
+async def test_nothing_to_learn_is_dropped_with_its_reason(bench: Bench) -> None:
+    async with bench.running() as orchestrator:
+        nothing = bench.episode(0.0)
+        await until(lambda: bench.state(nothing) == "dropped")
+        assert bench.store.episode(nothing).dropped_reason == "zero_advantage"
+        something = bench.episode(1.0)
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    assert bench.learner.requests[0].facts.episode_ids == (something,)
+
+
+async def test_the_staleness_bound_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_staleness=1)
+    async with bench.running() as orchestrator:
+        for version in (1, 2):
+            bench.episode(1.0 if version % 2 else -1.0, version=version - 1)
+            await until(lambda v=version: orchestrator.status()["policy_version"] == v)
+    async with bench.running() as orchestrator:
+        old, fresh = bench.episode(1.0, version=0), bench.episode(1.0, version=1)
+        await until(lambda: orchestrator.status()["policy_version"] == 3)
+    assert bench.store.episode(old).dropped_reason == "stale"
+    assert bench.state(fresh) == "trained"
+    assert bench.store.steps()[-1]["staleness_max"] == 1
+
+
+async def test_numbers_that_are_not_finite_drop_their_episode_only(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, batch_size=2)
+
+    def refuse(request: StepRequest) -> None:
+        raise NonFiniteError("the loss is not finite", request.facts.episode_ids[:1])
+
+    bench.learner.script = [refuse]
+    async with bench.running() as orchestrator:
+        bad, good = bench.episode(1.0), bench.episode(1.0)
+        await until(lambda: bench.state(bad) == "dropped" and bench.state(good) == "scored")
+        assert bench.store.episode(bad).dropped_reason == "non_finite"
+        third = bench.episode(-1.0)
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    assert bench.learner.requests[1].facts.episode_ids == (good, third)
+    assert EventKind.STEP_FAILED in bench.kinds()
+
+
+async def test_a_learner_that_dies_before_saving_gives_its_episode_back(bench: Bench) -> None:
+    def die(_: StepRequest) -> None:
+        bench.learner.gone = True
+        raise ServiceError("the connection to the learner was lost")
+
+    bench.learner.script = [die]
+    async with bench.running() as orchestrator:
+        episode_id = bench.episode(1.0)
+        await until(lambda: bench.learner.gone and bench.state(episode_id) == "scored")
+        await until(lambda: orchestrator.status()["reason"] == "the learner is not running")
+        bench.learner.gone = False
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    assert [row["episode_ids"] for row in bench.store.steps()] == [[episode_id]]
+
+
+async def test_a_learner_that_dies_after_saving_has_trained_its_episode(bench: Bench) -> None:
+    def save_and_die(request: StepRequest) -> None:
+        bench.learner.save(request)
+        bench.learner.gone = True
+        raise ServiceError("the connection to the learner was lost")
+
+    bench.learner.script = [save_and_die]
+    async with bench.running() as orchestrator:
+        episode_id = bench.episode(1.0)
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+        assert bench.engine.policy_version == 1
+    assert [row["episode_ids"] for row in bench.store.steps()] == [[episode_id]]
+    assert bench.state(episode_id) == "trained"
+    assert len(bench.learner.requests) == 1
+
+
+async def test_a_trainer_that_dies_while_the_learner_works_waits_for_it(bench: Bench) -> None:
+    hold = asyncio.Event()
+
+    async def never(request: StepRequest) -> StepAnswer:
+        bench.learner.requests.append(request)
+        bench.learner.busy_with = request.target_version
+        hold.set()
+        await asyncio.Future()
+        raise AssertionError
+
+    step, bench.learner.step = bench.learner.step, never  # type: ignore[method-assign]
+    async with bench.running():
+        episode_id = bench.episode(1.0)
+        await hold.wait()
+    bench.learner.step = step  # type: ignore[method-assign]
+    async with bench.running() as orchestrator:
+        await until(lambda: "finishing version 1" in orchestrator.status()["reason"])
+        assert bench.state(episode_id) == "claimed"
+        bench.learner.save(bench.learner.requests[0])
+        bench.learner.busy_with = None
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    assert [row["episode_ids"] for row in bench.store.steps()] == [[episode_id]]
+    assert len(bench.learner.requests) == 1
+
+
+async def test_a_claim_without_a_checkpoint_is_given_back_at_start(bench: Bench) -> None:
+    episode_id = bench.episode(1.0)
+    bench.store.claim(step=1, limit=1, min_count=1, scored_before=time.time(), min_policy_version=0)
+    assert bench.state(episode_id) == "claimed"
+    async with bench.running() as orchestrator:
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    assert bench.state(episode_id) == "trained"
+
+
+async def test_a_failed_publish_is_said_and_tried_again(bench: Bench) -> None:
+    bench.engine.failures = 2
+    async with bench.running() as orchestrator:
+        episode_id = bench.episode(1.0)
+        await until(lambda: orchestrator.status()["publish_error"])
+        status = orchestrator.status()
+        assert status["publish_error"] == "the file is cut short"
+        assert status["served_version"] == 0
+        await until(lambda: bench.engine.policy_version == 1)
+        assert bench.state(episode_id) == "trained"
+        await until(lambda: orchestrator.status()["publish_error"] is None)
+    assert bench.store.steps()[0]["published"] is False
+    assert bench.kinds().count(EventKind.PUBLISH_FAILED) == 1
+
+
+async def test_too_large_a_step_pauses_training_until_somebody_resumes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, loss=LossConfig(max_step_kl=0.5))
+    bench.learner.kl = 0.75
+    async with bench.running() as orchestrator:
+        bench.episode(1.0)
+        await until(lambda: orchestrator.status()["state"] == "paused")
+        assert "moved 0.75 nats" in orchestrator.status()["reason"]
+        assert orchestrator.status()["policy_version"] == 1
+    async with bench.running() as orchestrator:
+        assert orchestrator.status()["paused"]
+        later = bench.episode(-1.0)
+        bench.learner.kl = 0.1
+        await orchestrator.resume()
+        await until(lambda: bench.state(later) == "trained")
+    assert [EventKind.TRAINER_PAUSED in bench.kinds(), EventKind.TRAINER_RESUMED in bench.kinds()]
+
+
+async def test_a_learner_that_always_fails_pauses_training(bench: Bench) -> None:
+    def fail(_: StepRequest) -> None:
+        raise ServiceError("the learner could not do the step: no memory")
+
+    bench.learner.script = [fail] * MAX_ATTEMPTS
+    async with bench.running() as orchestrator:
+        episode_id = bench.episode(1.0)
+        await until(lambda: orchestrator.status()["state"] == "paused")
+        assert "no memory" in orchestrator.status()["reason"]
+        await until(lambda: bench.state(episode_id) == "scored")
+        await orchestrator.resume()
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+
+
+async def test_old_versions_are_pruned_and_pinned_ones_kept(bench: Bench) -> None:
+    async with bench.running() as orchestrator:
+        with pytest.raises(TrainingError, match="version 0"):
+            await orchestrator.checkpoint()
+        for version in range(1, 6):
+            bench.episode((-1.0) ** version, version=version - 1)
+            await until(lambda v=version: orchestrator.status()["policy_version"] == v)
+            if version == 1:
+                assert (await orchestrator.checkpoint())["policy_version"] == 1
+        await until(lambda: checkpoint.complete_versions(bench.config.checkpoints) == [1, 3, 4, 5])
+
+
+async def test_checkpoints_of_another_database_are_said(bench: Bench, tmp_path: Path) -> None:
+    async with bench.running() as orchestrator:
+        bench.episode(1.0)
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    bench.store.close()
+    bench.store = Store(tmp_path / "another.db")
+    async with bench.running() as orchestrator:
+        await until(lambda: "there is no episode" in orchestrator.status()["reason"])
+        assert orchestrator.status()["policy_version"] == 0
