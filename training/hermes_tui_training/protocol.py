@@ -6,6 +6,9 @@ Free of torch: the app reads it too.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class EventKind(StrEnum):
@@ -21,6 +24,8 @@ class EventKind(StrEnum):
     """An episode takes no more completions; payload ``state`` is ended or unscored."""
     EPISODE_SCORED = "episode.scored"
     """An episode got a reward, a new one, or came back from a step that failed."""
+    EPISODE_UNSCORED = "episode.unscored"
+    """An episode's reward was taken back."""
     EPISODE_CLAIMED = "episode.claimed"
     """An episode is in the step that runs."""
     EPISODE_TRAINED = "episode.trained"
@@ -49,3 +54,125 @@ class EventKind(StrEnum):
     """Steps are begun again."""
     EVENTS_LOST = "events.lost"
     """Events between the asked-for id and payload ``oldest_event_id`` are no longer kept."""
+
+
+class _Body(BaseModel):
+    """A request body: unknown fields are refused by name, values are not converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class StartSession(_Body):
+    """Body of ``POST /rl/start_session``."""
+
+    task_id: str = Field(min_length=1, max_length=1000)
+    """The task; baselines and groups are kept per task."""
+    api_key: str | None = None
+    """A session key to use again; None mints one."""
+    group_size: int = Field(1, ge=1, le=1024)
+    """How many sibling sessions to start."""
+    group_id: str | None = Field(None, min_length=1, max_length=200)
+    """Group to join; None makes a new one."""
+
+
+class EndSession(_Body):
+    """Body of ``POST /rl/end_session``."""
+
+    session_id: str | None = None
+    """With the admin key: the session to end."""
+
+
+class SetReward(_Body):
+    """Body of ``POST /rl/set_reward``."""
+
+    reward: Any
+    """The reward: a finite number in ``training.reward.range``."""
+    interaction_id: str | None = None
+    """Completion to reward alone; None rewards the episode."""
+    model: str | None = None
+    """Not needed; AReaL's clients may send it."""
+    session_id: str | None = None
+    """Session whose newest episode is meant; needed with the admin key unless an episode is."""
+    episode_id: str | None = None
+    """Episode that is meant."""
+
+
+class UnsetReward(_Body):
+    """Body of ``POST /rl/unset_reward``."""
+
+    session_id: str | None = None
+    """Session whose newest episode is meant; needed with the admin key unless an episode is."""
+    episode_id: str | None = None
+    """Episode that is meant."""
+
+
+class Pause(_Body):
+    """Body of ``POST /rl/pause``."""
+
+    reason: str = Field("paused by a person", max_length=1000)
+    """Shown wherever the trainer's state is."""
+
+
+class Export(_Body):
+    """Body of ``POST /export_trajectories``."""
+
+    session_ids: list[str] | None = None
+    """Sessions whose episodes to export."""
+    episode_ids: list[str] | None = None
+    """Episodes to export."""
+    style: Literal["individual", "concat"] = "individual"
+    """individual: one row per completion · concat: one row per run of completions that continue
+    each other."""
+    discount: float = Field(1.0, ge=0, le=1)
+    """Discount per completion, counted back from the last."""
+
+
+class StreamOptions(_Body):
+    """OpenAI's ``stream_options``."""
+
+    include_usage: bool | None = None
+    """Whether a last chunk says how many tokens there were."""
+    include_obfuscation: bool | None = None
+    """Without effect: nothing is obfuscated."""
+    continuous_usage_stats: Literal[False] | None = None
+    """vLLM's; not offered."""
+
+
+class ChatRequest(_Body):
+    """Body of ``POST /v1/chat/completions``; null means the default, as it does at OpenAI."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+
+    model: str | None = None
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1)
+    stop: str | list[str] | None = None
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
+    n: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: dict[str, Any] | None = None
+    return_token_ids: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    # Only their neutral value can be honoured.
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    min_p: float | None = None
+    logit_bias: dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    # Without effect on what is answered.
+    user: str | None = None
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None

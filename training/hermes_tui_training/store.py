@@ -232,6 +232,11 @@ class Store:
         rows = self._database.query(f"{_SESSION} ORDER BY s.rowid DESC LIMIT ?", (limit,))
         return [session_from(row) for row in reversed(rows)]
 
+    def num_sessions(self) -> int:
+        """Return how many sessions run."""
+        rows = self._database.query("SELECT count(*) FROM sessions WHERE ended_at IS NULL")
+        return int(rows[0][0])
+
     def end_session(self, session_id: str) -> Session:
         """End a session, if it was not ended yet; its open episode becomes ``ended``.
 
@@ -276,10 +281,16 @@ class Store:
         tools: list[dict[str, Any]],
         prefix: dict[str, Any],
         kind: CompletionKind = "turn",
+        retry_of: str | None = None,
     ) -> tuple[str, int]:
         """Record a request before the engine sees it; return its episode's id and its turn_index.
 
         Goes into the session's open episode; opens one when there is none.
+
+        Args:
+            retry_of: a completion that this one replaces; it becomes an aux call, so that the
+                episode's turns are those that the person saw.
+
         Raises: ConflictError: the session was ended. UnknownIdError.
         """
         with self._write(durable=False) as write:
@@ -314,6 +325,13 @@ class Store:
                 f"VALUES ({', '.join('?' * len(columns))})",
                 tuple(columns.values()),
             )
+            if retry_of is not None:
+                write.execute(
+                    "UPDATE completions SET kind = 'aux', trainable = 0, "
+                    "untrainable_reason = coalesce(untrainable_reason, 'aux_call') "
+                    "WHERE completion_id = ? AND episode_id = ?",
+                    (retry_of, episode_id),
+                )
             write.execute(
                 "UPDATE sessions SET last_active_at = ? WHERE session_id = ?",
                 (write.at, session_id),
@@ -458,6 +476,36 @@ class Store:
                 reward=in_force,
                 scored_at=write.at,
             )
+        return self.episode(episode_id)
+
+    def unset_reward(self, episode_id: str) -> Episode:
+        """Take all rewards of an episode back; return it.
+
+        The session's newest episode is open again while the session runs, any other is
+        ``unscored``. An episode without a reward stays what it is.
+        Raises: UnknownIdError. ConflictError: the episode was claimed, trained or dropped.
+        """
+        with self._write() as write:
+            row = write.episode_row(episode_id)
+            _require_scorable(write, row)
+            if row["state"] == "scored":
+                write.execute("DELETE FROM rewards WHERE episode_id = ?", (episode_id,))
+                write.execute(
+                    "UPDATE completions SET reward = NULL WHERE episode_id = ?", (episode_id,)
+                )
+                newer = write.execute(
+                    "SELECT 1 FROM episodes WHERE session_id = ? AND seq > ? "
+                    "UNION ALL SELECT 1 FROM sessions WHERE session_id = ? "
+                    "AND ended_at IS NOT NULL",
+                    (row["session_id"], row["seq"], row["session_id"]),
+                ).fetchone()
+                write.set_episode(
+                    episode_id,
+                    EventKind.EPISODE_UNSCORED,
+                    state="unscored" if newer else "open",
+                    reward=None,
+                    scored_at=None,
+                )
         return self.episode(episode_id)
 
     # -- reading episodes -------------------------------------------------------------------

@@ -1,0 +1,178 @@
+"""An engine that says what a test tells it to, and a tokenizer of single bytes to say it with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hermes_tui_training.engine.base import EngineOutput, EngineStats, SamplingParams
+
+CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+@cache
+def byte_tokenizer() -> Any:
+    """Return a ChatML tokenizer whose other tokens are the 256 bytes; ids 0 to 2 are control."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate((*CONTROL_TOKENS, *alphabet))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in CONTROL_TOKENS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="<|endoftext|>",
+        bos_token="<|im_start|>",
+        eos_token="<|im_end|>",
+    )
+
+
+END = 2
+"""Id of ``<|im_end|>``."""
+
+
+def encode(text: str) -> list[int]:
+    """Return a text's byte tokens."""
+    return list(byte_tokenizer().encode(text, add_special_tokens=False))
+
+
+@dataclass(kw_only=True)
+class Script:
+    """What one request gets."""
+
+    token_ids: Sequence[int] = ()
+    """Tokens, one output each."""
+    finish_reason: str | None = "stop"
+    """With the last token."""
+    logprob: Callable[[int], Any] = field(default=lambda position: -0.5 - position / 1024)
+    """Logprob by position."""
+    error_after: int | None = None
+    """Raise once so many tokens were given."""
+    hold_after: int | None = None
+    """Once so many tokens were given, wait until the engine's ``release`` is set."""
+    stop_text: str | None = None
+    """Reported with the last token."""
+
+
+def says(text: str, **kwargs: Any) -> Script:
+    """Return a script that says a text and stops."""
+    return Script(token_ids=[*encode(text), END], **kwargs)
+
+
+class FakeEngine:
+    """Gives each request the next script; satisfies ``Engine``."""
+
+    backend = "fake"
+
+    def __init__(self, *scripts: Script, max_model_len: int = 4096) -> None:
+        self.scripts = list(scripts)
+        self.default = says("ok")
+        self.max_model_len = max_model_len
+        self.policy_version = 0
+        self.requests: list[tuple[list[int], SamplingParams]] = []
+        self.num_running = 0
+        self.num_waiting = 0
+        self.num_closed_early = 0
+        self.release = asyncio.Event()
+        self.token_s = 0.0
+
+    async def start(self) -> None: ...
+
+    async def generate(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams
+    ) -> AsyncIterator[EngineOutput]:
+        self.requests.append((list(prompt_token_ids), sampling))
+        script = self.scripts.pop(0) if self.scripts else self.default
+        token_ids = list(script.token_ids)[: sampling.max_tokens]
+        cut = len(token_ids) < len(script.token_ids)
+        self.num_running += 1
+        finished = False
+        try:
+            for position, token_id in enumerate(token_ids):
+                await self._pace(script, position)
+                last = position == len(token_ids) - 1
+                output = EngineOutput(
+                    token_ids=(token_id,),
+                    logprobs=(script.logprob(position),),
+                    policy_versions=(self.policy_version,),
+                    top_logprobs=self._top(token_id, sampling),
+                    finish_reason=("length" if cut else script.finish_reason) if last else None,  # type: ignore[arg-type]
+                    stop_text=script.stop_text if last else None,
+                )
+                finished = last
+                yield output
+            if script.error_after == len(token_ids):
+                raise RuntimeError("the engine broke")
+        finally:
+            self.num_running -= 1
+            self.num_closed_early += not finished
+
+    async def _pace(self, script: Script, position: int) -> None:
+        if script.error_after == position:
+            raise RuntimeError("the engine broke")
+        if script.hold_after == position:
+            await self.release.wait()
+        await asyncio.sleep(self.token_s)
+
+    def _top(
+        self, token_id: int, sampling: SamplingParams
+    ) -> tuple[tuple[tuple[int, float], ...], ...]:
+        if not sampling.top_logprobs:
+            return ()
+        return (tuple((token_id + i, -0.5 - i) for i in range(sampling.top_logprobs)),)
+
+    async def swap(self, checkpoint: Path, policy_version: int) -> None:
+        self.policy_version = policy_version
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            paused=False,
+            tokens_per_s=0.0,
+            cached_tokens=0,
+            prefix_hit_tokens=0,
+            prompt_tokens=0,
+        )
+
+
+class FakeOrchestrator:
+    """Trains nothing; remembers that it was woken."""
+
+    def __init__(self) -> None:
+        self.paused_reason: str | None = None
+        self.num_wakes = 0
+
+    def wake(self) -> None:
+        self.num_wakes += 1
+
+    async def pause(self, reason: str) -> None:
+        self.paused_reason = reason
+
+    async def resume(self) -> None:
+        self.paused_reason = None
+
+    async def checkpoint(self) -> dict[str, Any]:
+        return {"policy_version": 0, "path": ""}
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "state": "waiting",
+            "reason": "",
+            "policy_version": 0,
+            "paused": self.paused_reason is not None,
+            "pause_reason": self.paused_reason,
+        }

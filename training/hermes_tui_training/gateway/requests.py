@@ -1,0 +1,215 @@
+"""Checks a chat request and says how its completion is to be sampled and answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_tui_services.errors import ApiError
+from hermes_tui_training.history import text_of
+from hermes_tui_training.protocol import ChatRequest
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_MAX_STOPS = 16
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "min_p": (0,),
+    "logit_bias": ({},),
+    "parallel_tool_calls": (True,),
+    "service_tier": ("auto", "default"),
+}
+"""Fields of which only these values can be honoured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a chat request asks for; everything in it can be honoured."""
+
+    model: str | None
+    """Model name that the answer repeats; None for our own."""
+    messages: list[dict[str, Any]]
+    """The conversation, as it was sent."""
+    tools: list[dict[str, Any]]
+    """Tools in the prompt."""
+    may_call: bool
+    """Whether the model's calls are answered as calls."""
+    template: dict[str, Any]
+    """``chat_template_kwargs``."""
+    max_tokens: int | None
+    """Upper bound of sampled tokens; None leaves it to the context."""
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+    stop: tuple[str, ...]
+    logprobs: bool
+    """Whether the answer has logprobs."""
+    top_logprobs: int
+    """Alternatives per token in the answer."""
+    stream: bool
+    include_usage: bool
+    return_token_ids: bool
+
+    @property
+    def is_recomputable(self) -> bool:
+        """Whether the tokens come from the distribution that the trainer recomputes."""
+        return self.top_p == 1.0 and self.top_k == 0 and self.temperature > 0
+
+    def sampling_record(self, max_tokens: int) -> dict[str, Any]:
+        """Return what is recorded about the sampling."""
+        record: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "seed": self.seed,
+            "max_tokens": max_tokens,
+        }
+        if self.stop:
+            record["stop"] = list(self.stop)
+        if self.template:
+            record["chat_template_kwargs"] = self.template
+        return record
+
+
+def plan(request: ChatRequest) -> Plan:
+    """Return what a request asks for.
+
+    Raises: ApiError: 400 that names the field which cannot be honoured.
+    """
+    _require_honourable(request)
+    tools = request.tools or []
+    _check_tools(tools)
+    for index, message in enumerate(request.messages):
+        _check_message(message, f"messages[{index}]")
+    options = request.stream_options
+    if options is not None and not request.stream:
+        raise _bad("stream_options", "only goes with stream = true")
+    return Plan(
+        model=request.model,
+        messages=request.messages,
+        tools=tools,
+        may_call=_may_call(request.tool_choice, tools),
+        template=request.chat_template_kwargs or {},
+        max_tokens=_max_tokens(request),
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        top_k=max(0, request.top_k or 0),
+        seed=request.seed,
+        stop=_stops(request.stop),
+        logprobs=bool(request.logprobs),
+        top_logprobs=_top_logprobs(request),
+        stream=bool(request.stream),
+        include_usage=bool(options and options.include_usage),
+        return_token_ids=bool(request.return_token_ids),
+    )
+
+
+def _bad(param: str, what: str) -> ApiError:
+    return ApiError(400, f"'{param}' {what}.", param=param)
+
+
+def _require_honourable(request: ChatRequest) -> None:
+    if request.n not in (None, 1):
+        raise _bad("n", "must be 1: a completion is one sampled sequence")
+    for name, neutral in _NEUTRAL.items():
+        value = getattr(request, name)
+        if value is not None and value not in neutral:
+            raise _bad(name, f"= {value!r} is not supported; leave it out")
+    if request.store:
+        raise _bad("store", "= true is not supported; completions are kept in their session")
+    if (request.response_format or {"type": "text"}) != {"type": "text"}:
+        raise _bad("response_format", "other than text is not supported")
+
+
+def _max_tokens(request: ChatRequest) -> int | None:
+    if request.max_tokens is None or request.max_completion_tokens is None:
+        return request.max_completion_tokens or request.max_tokens
+    if request.max_tokens != request.max_completion_tokens:
+        raise _bad("max_tokens", "and 'max_completion_tokens' differ; send one of them")
+    return request.max_tokens
+
+
+def _top_logprobs(request: ChatRequest) -> int:
+    if request.top_logprobs and not request.logprobs:
+        raise _bad("top_logprobs", "only goes with logprobs = true")
+    return request.top_logprobs or 0
+
+
+def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if any(not text for text in stops):
+        raise _bad("stop", "must not hold an empty text")
+    if len(stops) > _MAX_STOPS:
+        raise _bad("stop", f"may hold up to {_MAX_STOPS} texts")
+    return stops
+
+
+def _may_call(choice: Any, tools: list[dict[str, Any]]) -> bool:
+    if choice not in (None, "auto", "none"):
+        raise _bad("tool_choice", "must be 'auto' or 'none'")
+    if choice == "auto" and not tools:
+        raise _bad("tool_choice", "= 'auto' needs tools")
+    return bool(tools) and choice != "none"
+
+
+def _check_tools(tools: list[dict[str, Any]]) -> None:
+    for index, tool in enumerate(tools):
+        function = tool.get("function")
+        where = f"tools[{index}]"
+        if tool.get("type") != "function" or not isinstance(function, Mapping):
+            raise _bad(where, "must be {'type': 'function', 'function': {…}}")
+        if not isinstance(function.get("name"), str) or not function["name"]:
+            raise _bad(f"{where}.function.name", "must be a text")
+        if not isinstance(function.get("parameters", {}), Mapping | None):
+            raise _bad(f"{where}.function.parameters", "must be an object")
+
+
+def _check_message(message: Mapping[str, Any], where: str) -> None:
+    role = message.get("role")
+    if role not in _ROLES:
+        raise _bad(f"{where}.role", f"must be one of {', '.join(_ROLES)}")
+    calls = message.get("tool_calls")
+    _check_content(message.get("content"), f"{where}.content", required=not calls)
+    if calls is not None:
+        _check_calls(calls, f"{where}.tool_calls", role)
+    for key in ("name", "tool_call_id", "reasoning_content"):
+        if not isinstance(message.get(key), str | None):
+            raise _bad(f"{where}.{key}", "must be a text")
+
+
+def _check_content(content: Any, where: str, *, required: bool) -> None:
+    if content is None and not required:
+        return
+    if isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise _bad(where, "must be a text or a list of text parts")
+    for index, part in enumerate(content):
+        if not isinstance(part, Mapping) or part.get("type") != "text":
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise _bad(f"{where}[{index}]", f"is {kind!r}; only text parts are supported")
+        if not isinstance(part.get("text"), str):
+            raise _bad(f"{where}[{index}].text", "must be a text")
+
+
+def _check_calls(calls: Any, where: str, role: str) -> None:
+    if role != "assistant":
+        raise _bad(where, "belongs to assistant messages")
+    if not isinstance(calls, list):
+        raise _bad(where, "must be a list")
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise _bad(f"{where}[{index}]", "must have a function with a name")
+        if not isinstance(function.get("arguments"), str | Mapping):
+            raise _bad(f"{where}[{index}].function.arguments", "must be a JSON text")
+
+
+def describe(messages: list[dict[str, Any]]) -> str:
+    """Return a conversation's size in words, for error messages."""
+    characters = sum(len(text_of(message)) for message in messages)
+    return f"{len(messages)} messages of {characters} characters"

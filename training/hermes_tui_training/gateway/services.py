@@ -1,0 +1,154 @@
+"""What the routes of the inference gateway share, and who may call them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from hermes_tui_services.auth import bearer, same_key
+from hermes_tui_services.errors import ApiError
+from hermes_tui_training.config import TrainerRole
+from hermes_tui_training.engine.base import Engine
+from hermes_tui_training.history import Recorded, recorded
+from hermes_tui_training.store import Store, hash_key
+from hermes_tui_training.types import Session
+
+if TYPE_CHECKING:  # the renderers behind it take seconds to import
+    from hermes_tui_training.chat import Chat
+    from hermes_tui_training.orchestrator import Orchestrator
+
+_MAX_SESSIONS = 256
+"""Sessions whose completions are kept in memory."""
+
+_MAX_PARENTS = 64
+"""Completions per session that a next prompt may continue."""
+
+
+class Parents:
+    """The newest finished completions of each session, in memory; the store has them all.
+
+    Methods block and may be called from any thread.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._by_session: OrderedDict[str, deque[Recorded]] = OrderedDict()
+
+    def of(self, session_id: str) -> list[Recorded]:
+        """Return a session's completions, oldest first."""
+        with self._lock:
+            kept = self._by_session.get(session_id)
+            if kept is None:
+                stored = self._store.session_completions(session_id, limit=_MAX_PARENTS)
+                found = (recorded(completion) for completion in stored)
+                kept = deque((r for r in found if r is not None), maxlen=_MAX_PARENTS)
+                self._by_session[session_id] = kept
+            self._by_session.move_to_end(session_id)
+            while len(self._by_session) > _MAX_SESSIONS:
+                self._by_session.popitem(last=False)
+            return list(kept)
+
+    def add(self, session_id: str, completion: Recorded) -> None:
+        """Remember a completion that just finished."""
+        with self._lock:
+            kept = self._by_session.get(session_id)
+            if kept is not None:
+                kept.append(completion)
+
+
+@dataclass(slots=True)
+class Services:
+    """The parts of the trainer's process."""
+
+    config: TrainerRole
+    """How the process was started."""
+    store: Store
+    """What is remembered."""
+    engine: Engine
+    """What samples."""
+    chat: Chat
+    """The model's chat format."""
+    orchestrator: Orchestrator
+    """What trains."""
+    parents: Parents = field(init=False)
+    """What next prompts may continue."""
+
+    def __post_init__(self) -> None:
+        self.parents = Parents(self.store)
+
+
+def services_of(request: Request) -> Services:
+    """Return the services of the app that a request came to."""
+    found = request.app.state.services
+    assert isinstance(found, Services)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who makes a request."""
+
+    session: Session | None
+    """The session of the key; None for the admin key."""
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the admin key was sent."""
+        return self.session is None
+
+    def require_own(self, session_id: str) -> None:
+        """Refuse a session key to touch another session.
+
+        Raises: ApiError: 403.
+        """
+        if self.session is not None and self.session.session_id != session_id:
+            raise ApiError(403, "This session key may only use its own session.")
+
+
+async def caller_of(request: Request) -> Caller:
+    """Return who makes a request; keys of ended sessions may still read and judge.
+
+    Raises: ApiError: 401: no key, or one that is not known.
+    """
+    services = services_of(request)
+    key = bearer(request)
+    if same_key(key, services.config.admin_key.get_secret_value()):
+        return Caller(session=None)
+    session = await asyncio.to_thread(services.store.session_by_key_hash, hash_key(key))
+    if session is None:
+        raise ApiError(401, "This key is not known here.", code="invalid_api_key")
+    return Caller(session=session)
+
+
+async def require_admin(request: Request) -> None:
+    """Let a request pass only with the admin key.
+
+    Raises: ApiError: 401: no key or an unknown one. 403: a session's key.
+    """
+    if not (await caller_of(request)).is_admin:
+        raise ApiError(403, f"{request.url.path} needs the admin key, this is a session's key.")
+
+
+async def require_session(request: Request) -> Session:
+    """Return the session of a request's key, which must not have ended.
+
+    Raises: ApiError: 401: no key, an unknown one, or one of an ended session. 403: the admin key.
+    """
+    session = (await caller_of(request)).session
+    if session is None:
+        raise ApiError(
+            403,
+            "Completions are recorded under a session key, this is the admin key; get a session "
+            "key with POST /rl/start_session.",
+        )
+    if session.ended_at is not None:
+        raise ApiError(
+            401, f"Session {session.session_id} has been ended: its key works no longer."
+        )
+    return session
