@@ -30,6 +30,9 @@ CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 30.0
 """How long another role may take over a call that is no turn."""
 
+PEER_KEEP_ALIVE_S = 60.0
+"""How long a client keeps an idle connection to another role; the roles keep them longer."""
+
 
 class _SessionKeyConvertor(Convertor[str]):
     """A session key in a path: percent-decoded, any character, slashes and newlines included."""
@@ -181,7 +184,9 @@ def peer_client(admin_key: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         headers={"Authorization": f"Bearer {admin_key}"},
         timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        limits=httpx.Limits(
+            max_connections=None, max_keepalive_connections=64, keepalive_expiry=PEER_KEEP_ALIVE_S
+        ),
         trust_env=False,
     )
 

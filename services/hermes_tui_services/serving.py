@@ -41,6 +41,10 @@ STOP_DEADLINE_S = 8.0
 GRACEFUL_S = 3
 """How long open requests, such as event streams, may go on once a stop was asked for."""
 
+KEEP_ALIVE_S = 75
+"""How long an idle connection is kept: longer than our own clients keep theirs, so that none of
+them sends a request into a connection that is just being closed."""
+
 _PR_SET_PDEATHSIG = 1
 EXIT_CONFIG = 2
 EXIT_NOT_STARTED = 3
@@ -224,6 +228,7 @@ def serve(app: ASGIApp, config: ServeConfig) -> None:
             access_log=False,
             lifespan="on",
             timeout_graceful_shutdown=GRACEFUL_S,
+            timeout_keep_alive=KEEP_ALIVE_S,
         ),
         config,
     )
