@@ -27,7 +27,8 @@ class FakeRole(RoleConfig):
 
     behaviour: str = ""
     """"", "dies" (soon after it is ready), "broken" (cannot start), "misconfigured", "stubborn"
-    (ignores SIGTERM and its lifeline), "slow" (never ready), "forks" (starts a child)."""
+    (ignores SIGTERM and its lifeline), "slow" (never ready), "forks" (starts a child), "busy" (its
+    session has a turn running until its run directory holds a file ``rest``)."""
     seen: dict[str, str] = Field(default_factory=dict)
     """Addresses of the processes it comes after."""
 
@@ -58,11 +59,17 @@ def build(config: FakeRole) -> Starlette:
     async def seen(_: Request) -> JSONResponse:
         return JSONResponse(config.seen)
 
+    async def sessions(_: Request) -> JSONResponse:
+        assert config.serve.run_file
+        running = behaviour == "busy" and not (config.serve.run_file.parent / "rest").exists()
+        return JSONResponse({"data": [{"session_key": "s", "running": running}]})
+
     return Starlette(
         routes=[
             Route("/health", health),
             Route("/environment", environment),
             Route("/seen", seen),
+            Route("/sessions", sessions),
         ]
     )
 

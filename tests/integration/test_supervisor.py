@@ -180,6 +180,18 @@ async def test_pairs_grow_and_shrink(tmp_path: Path) -> None:
         assert not is_alive(gone)
 
 
+async def test_pair_that_is_taken_away_finishes_its_turns(tmp_path: Path) -> None:
+    async with running(fake_plan(tmp_path, pairs=2, data_proxy_1="busy")) as stack:
+        proxy = stack.process("data-proxy-1")
+        shrinking = asyncio.create_task(stack.scale(1))
+        done, _ = await asyncio.wait({shrinking}, timeout=0.6)
+        assert not done
+        assert proxy.state is ProcessState.READY
+        (tmp_path / "run" / "rest").write_text("")
+        await asyncio.wait_for(shrinking, DEADLINE_S)
+        assert proxy.state is ProcessState.STOPPED
+
+
 async def test_pair_that_cannot_start_leaves_the_others(tmp_path: Path) -> None:
     async with running(fake_plan(tmp_path, worker_1="broken")) as stack:
         with pytest.raises(ApiError) as failure:
