@@ -427,14 +427,21 @@ class Keys:
     def label(self, action_id: str) -> str:
         """Return how an action's first key is written; empty when it has none."""
         keys = self.keys[action_id]
-        return format_key(keys[0]) if keys else ""
+        return _written(keys[0]) if keys else ""
 
     def labels(self, action_id: str) -> str:
         """Return how all keys of an action are written."""
-        keys = [format_key(key) for key in self.keys[action_id]]
+        keys = [_written(key) for key in self.keys[action_id]]
         if BY_ID[action_id].numbered and len(keys) > 2:
             return f"{keys[0]} … {keys[-1]}"
         return " ".join(keys)
+
+
+def _written(key: str) -> str:
+    """Return how a key is written on the screen."""
+    return {"enter": "enter", "escape": "esc"}.get(key) or (
+        key.upper() if key[0] == "f" and key[1:].isdigit() else format_key(key)
+    )
 
 
 def resolve(keymap: Mapping[str, str]) -> Keys:
@@ -501,7 +508,7 @@ def _clashes(
             continue
         for key in wanted:
             if key in keys[other.id] and key not in action.keys:
-                yield f"{format_key(key)} already means “{other.title}” ({other.id})"
+                yield f"{_written(key)} already means “{other.title}” ({other.id})"
 
 
 def hints(focused: Scope) -> list[Action]:

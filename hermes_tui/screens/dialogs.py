@@ -34,14 +34,14 @@ class QuitScreen(ModalScreen[QuitChoice]):
             yield Label(Content.styled("Leave", "bold"))
             yield Static(
                 Content(
-                    "The agent, the model and the trainer run in processes of their own.\n"
-                    "They can stop now, or go on without this screen."
+                    "Agent, model and trainer run in processes of their own:\n"
+                    "they can stop now, or go on without this screen."
                 )
             )
             with Horizontal(classes="buttons"):
-                yield Button(_choice("s", "Stop everything"), id="stop")
-                yield Button(_choice("d", "Detach"), id="detach")
-                yield Button(_choice("esc", "Cancel"), id="cancel")
+                yield Button(_choice("s", "Stop everything"), id="stop", compact=True)
+                yield Button(_choice("d", "Detach"), id="detach", compact=True)
+                yield Button(_choice("esc", "Cancel"), id="cancel", compact=True)
 
     def action_choose(self, choice: QuitChoice) -> None:
         """Answer."""
@@ -73,7 +73,7 @@ class AskScreen(ModalScreen[str | None]):
         with Vertical(classes="dialog"):
             yield Label(foreign(self._question, "bold"))
             yield Input(value=self._value, compact=True)
-            yield Static(foreign(self._hint, "$text-muted"), id="ask-hint")
+            yield Static(foreign(self._hint, "dim"), id="ask-hint")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Answer, when the text will do."""
@@ -131,7 +131,7 @@ class ApprovalScreen(ModalScreen[str | None]):
             yield Static(foreign(self.request.question), id="approval-question")
             with Horizontal(classes="buttons"):
                 for number, choice in enumerate(self.request.choices):
-                    yield Button(foreign(choice), id=f"choice-{number}")
+                    yield Button(foreign(choice), id=f"choice-{number}", compact=True)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Answer."""

@@ -31,7 +31,7 @@ class HelpScreen(ModalScreen[None]):
             yield Label(Content.styled(f"Keys · {PANES.get(self._focused, 'Help')} first", "bold"))
             with VerticalScroll():
                 yield Static(self._text(), id="help-text")
-            yield Static(Content.styled("escape closes · ↑ ↓ scroll", "$text-muted"))
+            yield Static(Content.styled("escape closes · ↑ ↓ scroll", "dim"))
 
     def _text(self) -> Content:
         sections = dict.fromkeys(action.section for action in self._in_order())
@@ -47,6 +47,6 @@ class HelpScreen(ModalScreen[None]):
             if action.section == section:
                 label = self._keys.labels(action.id) or "palette"
                 keys = foreign(f"{label:<12}", "bold")
-                about = (f"  {action.help}", "$text-muted")
+                about = (f"  {action.help}", "dim")
                 lines.append(Content.assemble(keys, action.title, about))
         return Content("\n").join(lines)

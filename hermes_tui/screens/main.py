@@ -238,7 +238,7 @@ class MainScreen(Acts, Screen[None]):
             episode=episode,
             seconds_left=max(left, 0.0),
             training=state.info.training,
-            waiting=f"queued: {waits_for(state.trainer)}",
+            waiting=waits_for(state.trainer),
         )
 
     # Focus and room ------------------------------------------------------------------------

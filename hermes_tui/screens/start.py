@@ -84,7 +84,7 @@ class StartScreen(Screen[None]):
         now = self._clock()
         lead = "starting agent, model and trainer" if self._entries else "looking for a stack"
         seconds = f" · {now - self._began:.0f} s"
-        self.query_one("#start-lead", Static).update(Content.styled(lead + seconds, "$text-muted"))
+        self.query_one("#start-lead", Static).update(Content.styled(lead + seconds, "dim"))
         rows = [self._row(entry, now) for entry in self._entries.values()]
         self.query_one("#start-stages", Static).update(Content("\n").join(rows))
         end = self.query_one("#start-end", Static)
@@ -93,19 +93,19 @@ class StartScreen(Screen[None]):
                 Content("\n").join(
                     [
                         foreign(f"✗ {self._failure}", "$text-error"),
-                        Content.styled("q leaves", "$text-muted"),
+                        Content.styled("q leaves", "dim"),
                     ]
                 )
             )
         else:
-            end.update(Content.styled("q leaves; what was started stops again", "$text-muted"))
+            end.update(Content.styled("q leaves; what was started stops again", "dim"))
 
     def _row(self, entry: _Entry, now: float) -> Content:
         stage = entry.stage
         took = entry.took_s if entry.took_s is not None else now - entry.since
         word = state(stage.state)
         pad = " " * max(11 - word.cell_length, 1)
-        text = foreign(stage.text, "$text-muted")
+        text = foreign(stage.text, "dim")
         return Content.assemble(
-            word, pad, foreign(f"{stage.process:<16}"), (f"{took:>4.0f} s  ", "$text-muted"), text
+            word, pad, foreign(f"{stage.process:<16}"), (f"{took:>4.0f} s  ", "dim"), text
         )

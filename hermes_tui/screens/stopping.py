@@ -36,7 +36,7 @@ class StoppingScreen(ModalScreen[None]):
     def _draw(self) -> None:
         seconds = self._controller.clock() - self._began
         text = f"a checkpoint that is being saved is finished first · {seconds:.0f} s"
-        self.query_one("#stopping-text", Static).update(Content.styled(text, "$text-muted"))
+        self.query_one("#stopping-text", Static).update(Content.styled(text, "dim"))
 
     async def _stop(self) -> None:
         try:

@@ -47,12 +47,12 @@ class TopBar(Widget):
         if bad:
             return Content.assemble(foreign(f"{bad[0].name} "), state(bad[0].state))
         if not view.info.training:
-            return foreign("○ training is off", "$text-muted")
+            return foreign("○ training is off", "dim")
         if view.step_started_at is not None:
             seconds = max(self._clock() - view.step_started_at, 0.0)
             return foreign(f"◈ learning · {seconds:.0f} s", "$text-accent")
         sign = "‖" if view.trainer.state == "paused" else "○"
-        return foreign(f"{sign} trainer: {waits_for(view.trainer)}", "$text-muted")
+        return foreign(f"{sign} trainer: {waits_for(view.trainer)}", "dim")
 
     def render(self) -> Content:
         """Draw both ends; the left one gives way."""
@@ -82,7 +82,7 @@ class PaneTabs(Static):
             clickable(
                 f" {title} ",
                 f"screen.do('pane_{scope}')",
-                "bold reverse" if scope == self.pane else "$text-muted",
+                "bold reverse" if scope == self.pane else "dim",
             )
             for scope, title in PANES.items()
             if scope != "prompt"
@@ -103,7 +103,7 @@ class Hints(Widget):
         """Show these actions' keys."""
         hints = [
             clickable(f"{keys.label(action.id)} ", f"screen.press('{action.id}')", "bold")
-            + clickable(action.hint, f"screen.press('{action.id}')", "$text-muted")
+            + clickable(action.hint, f"screen.press('{action.id}')", "dim")
             for action in actions
             if keys.label(action.id)
         ]

@@ -27,11 +27,15 @@ MAX_MOUNTED = 3 * BATCH
 """Turns that stay mounted while the conversation is followed."""
 
 WELCOME = """\
-Talk to your agent. It answers with a model that runs here, and learns from what you think of it.
+Talk to your agent. The model that answers
+runs here, and learns what you think of it.
 
-  [b]enter[/b]   say it            [b]F3[/b]  good      the reply becomes likelier
-  [b]escape[/b]  leave the prompt  [b]F4[/b]  bad       the reply becomes less likely
-  [b]?[/b]       all keys          [b]F2[/b]  a number between −1 and 1"""
+  [b]enter[/b]    say it
+  [b]F3[/b]       good: the reply gets likelier
+  [b]F4[/b]       bad: the reply gets less likely
+  [b]F2[/b]       any number from −1 to 1
+  [b]escape[/b]   leave the prompt
+  [b]F1[/b]       all keys"""
 
 
 class ChatView(Acts, VerticalScroll, can_focus=True):
@@ -45,22 +49,13 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
         self._turns: Sequence[Turn] = ()
         self._first = 0
         self._mounting = False
-        self.num_unseen = 0
-        """Tokens that arrived out of sight."""
+        self.following = True
+        """Whether the view stays with the newest words."""
 
     def compose(self) -> ComposeResult:
         """Lay out the empty conversation."""
         yield Static(Content.from_markup(WELCOME), id="welcome")
         yield Static(id="earlier")
-
-    def on_mount(self) -> None:
-        """Follow from the start."""
-        self.anchor()
-
-    @property
-    def following(self) -> bool:
-        """Whether the newest words are in sight."""
-        return self.scroll_offset.y >= self.max_scroll_y
 
     @property
     def turns(self) -> Sequence[Turn]:
@@ -79,8 +74,7 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
             self._first = max(len(turns) - BATCH, 0)
             await self.mount_all([self._view(turn) for turn in turns[self._first :]])
             self._mark_ends()
-        self.num_unseen = 0
-        self.anchor()
+        self._to_end()
 
     def _view(self, turn: Turn) -> TurnView:
         return TurnView(turn, self._fate_of(turn))
@@ -115,14 +109,25 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
             await view.remove()
         self._mark_ends()
 
+    def _to_end(self) -> None:
+        self.following = True
+        self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+
+    def watch_virtual_size(self) -> None:
+        """Stay at the end while following."""
+        if self.following:
+            self._to_end()
+
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Mount earlier turns when the person comes to the top."""
         super().watch_scroll_y(old_value, new_value)
         if new_value <= 0 < old_value and self._first > 0 and not self._mounting:
             self._mounting = True
             self.run_worker(self._mount_earlier(), exclusive=True, group="earlier")
-        if self.following:
-            self.num_unseen = 0
+        if new_value >= self.max_scroll_y:
+            self.following = True
+        elif new_value < old_value:
+            self.following = False
 
     async def _mount_earlier(self) -> None:
         first = max(self._first - BATCH, 0)
@@ -140,9 +145,7 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
 
     def do_chat_follow(self) -> None:
         """Go to the newest words and stay there."""
-        self.num_unseen = 0
-        self.anchor()
-        self.scroll_end(animate=False)
+        self._to_end()
 
     def do_chat_fold(self) -> None:
         """Fold all tool calls, or unfold them when all are folded."""
@@ -183,7 +186,8 @@ class ChatPane(Vertical):
         title = state.title(state.selected) if state.selected else "new session"
         latest = state.latest(state.selected)
         episode = f" · episode {state.ordinal(latest)}" if latest else ""
-        titled(self, "chat", shorten(title, 40) + episode)
+        room = max(self.size.width - len(f" Chat · {episode}  "), 8)
+        titled(self, "chat", shorten(title, room) + episode)
 
     def count_below(self, count: int) -> None:
         """Say how much has arrived out of sight."""

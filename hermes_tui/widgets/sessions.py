@@ -46,7 +46,7 @@ class SessionsPane(Acts, RowsView):
                 Row(
                     key=session_id,
                     left=Content.assemble(f"{sign} ", title),
-                    right=Content.styled(word, "$text-muted"),
+                    right=Content.styled(word, "dim"),
                 )
             )
             episodes = view.episodes_of(session_id)
@@ -66,7 +66,7 @@ class SessionsPane(Acts, RowsView):
             self.post_message(EpisodePicked(session_id, episode_id))
 
 
-_EMPTY = Row(key="", left=Content.styled("  none yet", "$text-muted"), selectable=False)
+_EMPTY = Row(key="", left=Content.styled("  none yet", "dim"), selectable=False)
 
 
 def _episode_row(view: ViewState, row: EpisodeRow) -> Row:
@@ -77,5 +77,5 @@ def _episode_row(view: ViewState, row: EpisodeRow) -> Row:
     behind = (
         f"-{row.staleness}" if row.staleness and row.state not in ("trained", "dropped") else ""
     )
-    right = Content.assemble(score, (f"{version + behind:>6}", "$text-muted"))
+    right = Content.assemble(score, (f"{version + behind:>6}", "dim"))
     return Row(key=f"{row.session_id}\n{row.episode_id}", left=left, right=right)

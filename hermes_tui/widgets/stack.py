@@ -35,7 +35,7 @@ class StackPane(Acts, RowsView):
         for process in processes:
             rows.append(_row(process))
             if process.reason and process.state != "ready":
-                reason = foreign(f"    {process.reason}", "$text-muted")
+                reason = foreign(f"    {process.reason}", "dim")
                 rows.append(Row(key=f"{process.name}\n", left=reason, selectable=False))
         self.show(rows)
         ready = sum(process.state == "ready" for process in processes)
@@ -54,4 +54,4 @@ def _row(process: ProcessRow) -> Row:
     left = Content.assemble(word, padding, foreign(process.name))
     restarts = f"↻{process.restarts} " if process.restarts else ""
     right = f"{restarts}{size(process.rss_bytes):>7} {duration(process.uptime_s):>9}"
-    return Row(key=process.name, left=left, right=Content.styled(right, "$text-muted"))
+    return Row(key=process.name, left=left, right=Content.styled(right, "dim"))

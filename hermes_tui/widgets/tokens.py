@@ -30,6 +30,8 @@ from hermes_tui.widgets.token_lines import Break, Item, TokenLines, bar, level, 
 LEVELS = ("level0", "level1", "level2", "level3", "level4")
 """Component classes from an expected token to a very surprising one."""
 
+_BARS = Style(dim=True)
+
 FOLLOWING = -1
 """Cursor of a view that follows: the newest token."""
 
@@ -42,7 +44,6 @@ class TokenView(Acts, ScrollView, can_focus=True):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {*(f"tokens--{name}" for name in LEVELS)} | {
         "tokens--prompt",
-        "tokens--bar",
         "tokens--cursor",
         "tokens--rule",
     }
@@ -168,7 +169,9 @@ class TokenView(Acts, ScrollView, can_focus=True):
         grade = level(item) if isinstance(item, Token) else -1
         name = "prompt" if grade < 0 else LEVELS[grade]
         style = self._style(name)
-        if index == self.cursor and not bars and self.has_focus:
+        if bars:
+            return style + _BARS
+        if index == self.cursor and self.has_focus:
             return style + self._style("cursor")
         return style
 

@@ -49,10 +49,10 @@ class TrainingPane(Acts, VerticalScroll, can_focus=True):
 def describe(view: ViewState) -> Content:
     """Return the pane's text."""
     if not view.info.training:
-        return Content.styled("training is off: [training] enabled = false", "$text-muted")
+        return Content.styled("training is off: [training] enabled = false", "dim")
     lines = [Content.assemble(_name("next"), foreign(waits_for(view.trainer)))]
     if not view.steps:
-        lines.append(Content.styled("no step yet: score an episode and one begins", "$text-muted"))
+        lines.append(Content.styled("no step yet: score an episode and one begins", "dim"))
         return Content("\n").join(lines)
     lines += _last_step(view.steps[-1])
     lines += _courses(view.steps[-SPARKS:])
@@ -69,12 +69,20 @@ def waits_for(trainer: TrainerRow) -> str:
     return f"{counted} · {trainer.reason}" if trainer.reason else counted
 
 
+_COLUMNS = ((8, 8), (9, 7), (6, 6))
+"""Cells of name and value in each column; together they fit the pane at 120 columns."""
+
+
 def _name(word: str) -> tuple[str, str]:
-    return f"{word:<9}", "$text-muted"
+    return f"{word:<{_COLUMNS[0][0]}}", "dim"
 
 
-def _pair(word: str, value: str, width: int = 8) -> Content:
-    return Content.assemble((f"{word} ", "$text-muted"), f"{value:<{width}}")
+def _cells(*pairs: tuple[str, str]) -> Content:
+    """Return one line of names and values in columns."""
+    parts: list[str | tuple[str, str]] = []
+    for (word, value), (name_cells, value_cells) in zip(pairs, _COLUMNS, strict=True):
+        parts += [(f"{word:<{name_cells}}", "dim"), f"{value:<{value_cells}}"]
+    return Content.assemble(*parts)
 
 
 def _last_step(step: StepRow) -> list[Content]:
@@ -83,34 +91,29 @@ def _last_step(step: StepRow) -> list[Content]:
     moved = after - before if before is not None and after is not None else None
     tone = "$text-success" if (moved or 0) > 0 else "$text-error"
     arrow = "" if moved is None else f"  {'▲' if moved > 0 else '▼'} {signed(moved, 3)}"
-    total, score = value("seconds.total"), value("score_to_weights_s")
     return [
-        Content.assemble(
-            _name("reward"),
-            f"{signed(value('reward_mean')):<8}",
-            _pair("baseline", signed(value("baseline"))),
-            _pair("advantage", signed(value("advantage_mean"))),
-        ),
         Content.assemble(
             _name("logprob"), f"{signed(before, 3)} → {signed(after, 3)}", (arrow, tone)
         ),
-        Content.assemble(
-            _name("loss"),
-            f"{number(value('loss')):<8}",
-            _pair("grad", number(value("grad_norm"))),
-            _pair("kl", number(value("kl_behavior"))),
+        _cells(
+            ("reward", signed(value("reward_mean"))),
+            ("baseline", signed(value("baseline"))),
+            ("adv", signed(value("advantage_mean"))),
         ),
-        Content.assemble(
-            _name("gap"),
-            f"{number(value('gap_mean'), 2):<8}",
-            _pair("entropy", number(value("entropy"))),
-            _pair("stale", number(value("staleness_max"))),
+        _cells(
+            ("loss", number(value("loss"))),
+            ("grad", number(value("grad_norm"))),
+            ("kl", number(value("kl_behavior"), 2)),
         ),
-        Content.assemble(
-            _name("tokens"),
-            f"{number(value('num_trained_tokens'), 6):<8}",
-            _pair("took", f"{number(total)} s"),
-            _pair("score → weights", f"{number(score)} s"),
+        _cells(
+            ("gap", number(value("gap_mean"), 2)),
+            ("entropy", number(value("entropy"))),
+            ("stale", number(value("staleness_max"))),
+        ),
+        _cells(
+            ("tokens", number(value("num_trained_tokens"), 6)),
+            ("took", f"{number(value('seconds.total'), 2)} s"),
+            ("lag", f"{number(value('score_to_weights_s'), 2)} s"),
         ),
     ]
 
@@ -120,4 +123,4 @@ def _courses(steps: list[StepRow]) -> list[Content]:
         values = [step.values.get(name, float("nan")) for step in steps]
         return Content.assemble(_name(word), (sparkline(values), "$text-accent"))
 
-    return [course("rewards", "reward_mean"), course("entropies", "entropy")]
+    return [course("rewards", "reward_mean"), course("entropy", "entropy")]

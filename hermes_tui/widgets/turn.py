@@ -54,7 +54,7 @@ def badge(turn: Turn, fate: Fate) -> Content:
     """Return what became of a turn: a sign, a word, and the reason where there is one."""
     episode = fate.episode
     if turn.state == "running":
-        return foreign("◌ speaking", "$text-muted")
+        return foreign("◌ speaking", "dim")
     if turn.state == "failed":
         return foreign(f"✗ failed: {one_line(turn.error)}", "$text-error")
     stopped = "✗ interrupted · " if turn.state == "interrupted" else ""
@@ -77,15 +77,15 @@ def _episode_badge(turn: Turn, episode: EpisodeRow, fate: Fate) -> Content:
     if why:
         return state("dropped", f"not trained: {why}")
     if episode.state == "scored":
-        when = f"trains in {fate.seconds_left:.1f} s" if fate.seconds_left > 0 else fate.waiting
-        return state("scored", f"scored {score}") + _dim(f" · {when or 'queued'} · u undo")
+        when = f"for {fate.seconds_left:.1f} s" if fate.seconds_left > 0 else f"· {fate.waiting}"
+        return state("scored", f"scored {score}") + _dim(f" · u undoes it {when}")
     if episode.state == "unscored":
         return state("unscored", "not judged")
     return state("open", "not judged yet") + _dim(" · F3 good · F4 bad")
 
 
 def _dim(text: str) -> Content:
-    return Content.styled(text, "$text-muted")
+    return Content.styled(text, "dim")
 
 
 def cost(turn: Turn) -> str:
