@@ -221,19 +221,19 @@ def serve(app: ASGIApp, config: ServeConfig) -> None:
     """
     sock = bind(config)
     role_app = _RoleApp(app, config.instance)
-    server = _Server(
-        uvicorn.Config(
-            role_app,
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            timeout_graceful_shutdown=GRACEFUL_S,
-            timeout_keep_alive=KEEP_ALIVE_S,
-        ),
-        config,
+    settings = uvicorn.Config(
+        role_app,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=GRACEFUL_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
+    server = _Server(settings, config)
     try:
-        asyncio.run(server.serve(sockets=[sock]))
+        # uvloop where it is installed.
+        with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
+            runner.run(server.serve(sockets=[sock]))
     except SystemExit as error:  # uvicorn's way to say that the app's start-up failed
         raise role_app.failure or StackError("start-up failed; the log says why") from error
     finally:
