@@ -8,8 +8,10 @@ VOCABULARY = 61
 
 
 def make_tiny_model(directory: Path, *, seed: int = 0) -> Path:
-    """Write a random two-layer Llama with tied embeddings; return its directory."""
+    """Write a random two-layer Llama with tied embeddings and a tokenizer; return its directory."""
     import torch
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
@@ -27,4 +29,6 @@ def make_tiny_model(directory: Path, *, seed: int = 0) -> Path:
         pad_token_id=2,
     )
     LlamaForCausalLM(config).save_pretrained(directory)
+    words = {f"w{index}": index for index in range(VOCABULARY)}
+    Tokenizer(WordLevel(words, unk_token="w0")).save(str(directory / "tokenizer.json"))
     return directory
