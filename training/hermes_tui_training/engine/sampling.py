@@ -1,0 +1,109 @@
+"""From logits to tokens: temperature, top_k, top_p, seeds, and the logprobs that are recorded.
+
+A token is drawn by an exponential race: the largest p / e, with e from Exp(1) for every token. It
+gives the same distribution as inverting the cumulative one, but where that flips between two
+unlikely neighbours at differences of 1e-6, as other batches make them, the race hardly ever does.
+
+Shapes: S sequences, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hermes_tui_training.engine.base import SamplingParams
+
+_CANDIDATES = 256
+"""How many of the likeliest tokens are sorted for top_p before all are: they nearly always do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One sampled token."""
+
+    token_id: int
+    """Its id."""
+    logprob: float
+    """Natural log-probability under softmax(logits / temperature), before truncation."""
+    top_logprobs: tuple[tuple[int, float], ...] | None
+    """The likeliest (id, logprob) pairs, best first; None when none were asked for."""
+
+
+def random_source(seed: int | None) -> np.random.Generator:
+    """Return a completion's own random numbers; without a seed, different ones each time."""
+    return np.random.Generator(np.random.SFC64(None if seed is None else seed % 2**64))
+
+
+@torch.inference_mode()
+def sample(
+    logits_SV: Tensor, params: Sequence[SamplingParams], sources: Sequence[np.random.Generator]
+) -> list[Sampled | None]:
+    """Sample one token per sequence.
+
+    Args:
+        logits_SV: float32.
+        params: how, one per sequence.
+        sources: one per sequence; V numbers are drawn from each that is not greedy. The same
+            numbers and logits give the same tokens, whatever else is in the batch.
+    Returns: one per sequence; None where its logits are not finite.
+    """
+    temperatures = [p.temperature or 1.0 for p in params]
+    scaled = logits_SV / torch.tensor(temperatures, device=logits_SV.device)[:, None]
+    normalizer = scaled.logsumexp(-1, keepdim=True)
+    logprobs_SV = scaled - normalizer
+    tokens = _choose(logprobs_SV, params, sources)
+    chosen = logprobs_SV.gather(1, tokens[:, None])[:, 0].tolist()
+    finite = normalizer[:, 0].isfinite().tolist()
+    return [
+        Sampled(token, logprob, _top(logprobs_SV[row], p.top_logprobs)) if ok else None
+        for row, (token, logprob, ok, p) in enumerate(
+            zip(tokens.tolist(), chosen, finite, params, strict=True)
+        )
+    ]
+
+
+def _choose(
+    logprobs_SV: Tensor, params: Sequence[SamplingParams], sources: Sequence[np.random.Generator]
+) -> Tensor:
+    """Return the chosen ids, [S]."""
+    if all(p.temperature == 0 for p in params):
+        return logprobs_SV.argmax(-1)
+    scores_SV = logprobs_SV.exp()
+    # In float64 and then rounded: float32 draws are too coarse near 0, where races are won.
+    times = np.ones(scores_SV.shape, dtype=np.float32)
+    for row, (p, source) in enumerate(zip(params, sources, strict=True)):
+        if p.temperature > 0:
+            times[row] = source.standard_exponential(scores_SV.shape[1])
+        if p.top_p < 1 or p.top_k > 0:
+            probs, ids = _truncated(scores_SV[row], p)
+            scores_SV[row] = torch.zeros_like(scores_SV[row]).scatter_(0, ids, probs)
+    return scores_SV.div_(torch.from_numpy(times).to(scores_SV.device)).argmax(-1)
+
+
+def _truncated(probs_V: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
+    """Return the probabilities and ids that top_k, then top_p, leave; likeliest first."""
+    size = len(probs_V)
+    wanted = min(params.top_k or size, size)
+    probs, ids = probs_V.topk(min(wanted, _CANDIDATES))
+    mass = float(probs_V.sum()) if wanted == size else None
+    if wanted > _CANDIDATES and (mass is None or probs.sum() < params.top_p * mass):
+        probs, ids = probs_V.topk(wanted)
+    if params.top_p < 1:
+        total = probs.sum() if mass is None else mass
+        # A token stays while those before it have not reached top_p yet.
+        before = probs.cumsum(0) - probs
+        kept = max(int((before < params.top_p * total).sum()), 1)
+        probs, ids = probs[:kept], ids[:kept]
+    return probs, ids
+
+
+def _top(logprobs_V: Tensor, count: int) -> tuple[tuple[int, float], ...] | None:
+    if not count:
+        return None
+    values, ids = logprobs_V.topk(min(count, len(logprobs_V)))
+    return tuple(zip(ids.tolist(), values.tolist(), strict=True))

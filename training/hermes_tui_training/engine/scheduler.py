@@ -1,0 +1,170 @@
+"""Which tokens are computed next: continuous batching with prompts in chunks.
+
+Every step computes one token of each running completion and, beside them, a chunk of one prompt.
+Chunks are short while completions run, so that no stream freezes behind a long prompt.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import torch
+
+from hermes_tui_services.errors import TrainingError
+from hermes_tui_training.engine.decoder import Decoder, Segment
+from hermes_tui_training.engine.prefix import PrefixCache, shared_prefix
+from hermes_tui_training.engine.request import Delivery, Request
+from hermes_tui_training.engine.sampling import sample
+
+_CHUNK_TOKENS = 512
+"""Prompt tokens a step computes when nothing else runs: about the fastest size on a CPU."""
+
+_SHARED_CHUNK_TOKENS = 128
+"""Prompt tokens a step computes beside running completions: some 0.15 s on two cores."""
+
+Deliver = Callable[[Request, Delivery], None]
+
+
+class Scheduler:
+    """Owns all requests of an engine; used by the engine's thread only."""
+
+    def __init__(self, decoder: Decoder, *, max_num_seqs: int, prefix_cache_tokens: int) -> None:
+        self.policy_version = 0
+        self.prefix_hit_tokens = 0
+        self.prompt_tokens = 0
+        self.num_cached_tokens = 0
+        self._decoder = decoder
+        self._max_num_seqs = max_num_seqs
+        self._prefixes = PrefixCache(prefix_cache_tokens)
+        self._waiting: deque[Request] = deque()
+        self._prefilling: list[Request] = []
+        self._running: list[Request] = []
+        self._oldest_first = True
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold a slot."""
+        return len(self._running) + len(self._prefilling)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a slot."""
+        return len(self._waiting)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._waiting or self._prefilling or self._running)
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+        self._waiting.append(request)
+        self.prompt_tokens += len(request.prompt)
+
+    def drop_aborted(self) -> None:
+        """Free the slots of requests whose caller went away."""
+        for request in [*self._prefilling, *self._running]:
+            if request.aborted:
+                self._release(request)
+        self._waiting = deque(r for r in self._waiting if not r.aborted)
+
+    def drop_all(self) -> Iterator[Request]:
+        """Forget and yield every request."""
+        yield from [*self._waiting, *self._prefilling, *self._running]
+        self._waiting.clear()
+        self._prefilling.clear()
+        self._running.clear()
+
+    def weights_changed(self, policy_version: int) -> None:
+        """Tag what is sampled from now on, and forget what the old weights computed."""
+        self.policy_version = policy_version
+        self._prefixes.clear()
+        self.num_cached_tokens = 0
+
+    def step(self, deliver: Deliver) -> int:
+        """Compute and sample once; return how many tokens were sampled."""
+        while self._waiting and self.num_running < self._max_num_seqs:
+            self._prefilling.append(self._waiting.popleft())
+        batch = [(request, 1) for request in self._running]
+        batch += self._chunks(_SHARED_CHUNK_TOKENS if self._running else _CHUNK_TOKENS)
+        segments = [
+            Segment(token_ids=request.next_tokens(limit), cache=request.cache)
+            for request, limit in batch
+            if request.cache is not None
+        ]
+        logits = self._decoder.forward(segments)
+        return self._sample([request for request, _ in batch], logits, deliver)
+
+    def _chunks(self, budget: int) -> list[tuple[Request, int]]:
+        """Choose whose prompts go on, and by how many tokens.
+
+        The oldest and the shortest come first by turns: the shortest does not wait for a long one,
+        and the long one is never starved.
+        """
+        ready = [r for r in self._prefilling if r.cache is not None or self._begin(r)]
+        by_size = sorted(ready, key=lambda request: request.num_to_compute)
+        self._oldest_first = not self._oldest_first
+        chunks: list[tuple[Request, int]] = []
+        for request in [*ready[:1], *by_size] if self._oldest_first else by_size:
+            if budget > 0 and all(request is not chosen for chosen, _ in chunks):
+                size = min(budget, request.num_to_compute)
+                chunks.append((request, size))
+                budget -= size
+        return chunks
+
+    def _begin(self, request: Request) -> bool:
+        """Give a request a cache with the longest known prefix.
+
+        Returns: False where a prompt being computed will have more of it: its siblings wait.
+        """
+        current = [
+            r
+            for r in [*self._prefilling, *self._running]
+            if r.cache is not None and r.cache_version == self.policy_version
+        ]
+        held = [(r.token_ids, r.cache) for r in current if r.cache is not None]
+        match = self._prefixes.find(request.prompt, held)
+        coming = [shared_prefix(request.prompt[:-1], r.prompt) for r in current if not r.sampled]
+        if max(coming, default=0) > (match.length if match else 0):
+            return False
+        cache = self._prefixes.claim(match) if match else None
+        request.cache = cache or self._decoder.new_cache()
+        request.cache_version = self.policy_version
+        self.prefix_hit_tokens += request.cache.length
+        self.num_cached_tokens = self._prefixes.num_tokens
+        return True
+
+    def _sample(self, batch: list[Request], logits: torch.Tensor, deliver: Deliver) -> int:
+        rows = [row for row, request in enumerate(batch) if request.num_to_compute == 0]
+        if not rows:
+            return 0
+        chosen = [batch[row] for row in rows]
+        picked = logits if len(rows) == len(batch) else logits[rows]
+        sampled = sample(picked, [r.sampling for r in chosen], [r.random_source for r in chosen])
+        for request, token in zip(chosen, sampled, strict=True):
+            if token is None:
+                self._forget(request)
+                text = f"the model's logits are not finite at version {self.policy_version}"
+                deliver(request, TrainingError(text))
+                continue
+            output = request.accept(token, self.policy_version)
+            deliver(request, output)
+            if output.finish_reason is not None:
+                self._release(request)
+            elif request in self._prefilling:
+                self._prefilling.remove(request)
+                self._running.append(request)
+        return len(rows)
+
+    def _release(self, request: Request) -> None:
+        """Free a slot; what was computed is kept for the next prompt."""
+        self._forget(request)
+        if request.cache is not None and request.cache_version == self.policy_version:
+            self._prefixes.put(request.token_ids, request.cache)
+            self.num_cached_tokens = self._prefixes.num_tokens
+
+    def _forget(self, request: Request) -> None:
+        for requests in (self._prefilling, self._running):
+            if request in requests:
+                requests.remove(request)
