@@ -208,7 +208,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
 def run_app(config: Config) -> int:
     """Run the screen until the person leaves it; return the process's exit code."""
     from hermes_tui.core.paths import RunDir
-    from hermes_tui.core.remote import RemoteBackend
+    from hermes_tui.remote import RemoteBackend
 
     reward = config.training.reward
     run_dir = RunDir.of(config)

@@ -1,4 +1,4 @@
-"""The stack as the controller uses it; ``remote.py`` is the real one."""
+"""The stack as the controller uses it; ``hermes_tui/remote.py`` is the real one."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ from hermes_tui.core.rows import (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextArrived:
     """Words of the agent."""
+
+    delta: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtArrived:
+    """Words that the model thinks before it speaks."""
 
     delta: str
 
@@ -67,7 +74,15 @@ class TurnFailed:
     message: str
 
 
-TurnEvent = TextArrived | ToolCalled | ToolReturned | ApprovalAsked | TurnCompleted | TurnFailed
+TurnEvent = (
+    TextArrived
+    | ThoughtArrived
+    | ToolCalled
+    | ToolReturned
+    | ApprovalAsked
+    | TurnCompleted
+    | TurnFailed
+)
 """What a running turn tells."""
 
 

@@ -11,6 +11,7 @@ from hermes_tui.core.backend import (
     ApprovalAsked,
     Backend,
     TextArrived,
+    ThoughtArrived,
     ToolCalled,
     ToolReturned,
     TurnCompleted,
@@ -116,7 +117,7 @@ class Controller:
         if self.state.info.training:
             self.state.sessions = {row.session_id: row for row in await self._backend.sessions()}
             self.state.put_episodes(await self._backend.episodes())
-            self.state.put_steps(await self._backend.steps(0))
+            self.state.put_steps(await self._backend.steps(-1))
             self.state.trainer = await self._backend.trainer()
         self._tell(RowsChanged())
 
@@ -236,7 +237,7 @@ class Controller:
             self.state.sessions = {row.session_id: row for row in await self._backend.sessions()}
         for session_id in touched:
             self.state.put_episodes(await self._backend.episodes(session_id))
-        last = self.state.steps[-1].step if self.state.steps else 0
+        last = self.state.steps[-1].step if self.state.steps else -1
         self.state.put_steps(await self._backend.steps(last))
         self.state.trainer = await self._backend.trainer()
         for row in self.state.episodes_of(self.state.selected):
@@ -390,6 +391,8 @@ class Controller:
         match event:
             case TextArrived(delta=delta):
                 turn.add_text(delta)
+            case ThoughtArrived(delta=delta):
+                turn.add_thought(delta)
             case ToolCalled(call_id=call_id, name=name, arguments=arguments):
                 turn.parts.append(ToolPart(call_id=call_id, name=name, arguments=arguments))
             case ToolReturned(call_id=call_id, result=result):

@@ -30,6 +30,13 @@ class TextPart:
 
 
 @dataclass(slots=True, kw_only=True)
+class ThoughtPart:
+    """What the model thought before it spoke."""
+
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
 class ToolPart:
     """A tool call of the agent and, once there, its result."""
 
@@ -37,6 +44,10 @@ class ToolPart:
     name: str
     arguments: str
     result: str | None = None
+
+
+Part = TextPart | ThoughtPart | ToolPart
+"""A piece of what the agent said and did."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +60,7 @@ class Turn:
     """Its session; empty before one was started."""
     user_text: str
     """What the user said."""
-    parts: list[TextPart | ToolPart] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     """What the agent said and did, in order."""
     state: Turned = "running"
     """How far it is."""
@@ -79,6 +90,13 @@ class Turn:
             self.parts[-1].text += delta
         else:
             self.parts.append(TextPart(text=delta))
+
+    def add_thought(self, delta: str) -> None:
+        """Append words that the model thinks."""
+        if self.parts and isinstance(self.parts[-1], ThoughtPart):
+            self.parts[-1].text += delta
+        else:
+            self.parts.append(ThoughtPart(text=delta))
 
 
 def recorded_turns(detail: EpisodeDetail) -> list[Turn]:
@@ -130,6 +148,8 @@ def _fill_results(turn: Turn, results: dict[str, str]) -> None:
 
 
 def _add_completion(turn: Turn, completion: CompletionRow) -> None:
+    if thought := completion.message.get("reasoning_content"):
+        turn.add_thought(str(thought))
     if text := message_text(completion.message):
         turn.add_text(text)
     for call in completion.message.get("tool_calls") or ():

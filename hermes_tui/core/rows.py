@@ -334,29 +334,31 @@ class TrainerRow:
     policy_version: int | None = None
     """Version that serves; None before it is known."""
     state: str = ""
-    """Its own word for what it does, such as waiting, updating, paused."""
+    """starting, waiting, training, publishing, paused, stopped."""
     num_scored: int = 0
     """Scored episodes that wait."""
     batch_size: int = 1
     """Scored episodes that make a step."""
-    step: int | None = None
-    """The step that runs; None between steps."""
     reason: str = ""
     """Why it waits, pauses or failed, in its own words."""
+    learner_lost: bool = False
+    """Whether there is no learner to do a step."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step runs."""
+        return self.state in ("training", "publishing")
 
     @classmethod
     def from_wire(cls, row: Wire) -> TrainerRow:
         """Read ``/rl/status``."""
-        inner = row.get("trainer")
-        trainer: Wire = {**row, **inner} if isinstance(inner, Mapping) else row
-        counts = row.get("episodes")
-        scored = counts.get("scored") if isinstance(counts, Mapping) else None
-        state = str(trainer.get("state") or trainer.get("status") or "")
+        learner = row.get("learner") or {}
+        version = row.get("served_version")
         return cls(
-            policy_version=row.get("policy_version"),
-            state="paused" if row.get("paused") else state,
-            num_scored=int(trainer.get("num_scored") or scored or 0),
-            batch_size=int(trainer.get("batch_size") or 1),
-            step=trainer.get("running_step"),
-            reason=str(trainer.get("reason") or trainer.get("last_error") or ""),
+            policy_version=row.get("policy_version") if version is None else version,
+            state=str(row.get("state") or ""),
+            num_scored=int(row.get("num_scored") or 0),
+            batch_size=int(row.get("batch_size") or 1),
+            reason=str(row.get("reason") or row.get("publish_error") or ""),
+            learner_lost=not learner.get("reachable", True),
         )

@@ -326,7 +326,8 @@ class MainScreen(Acts, Screen[None]):
             if choice is not None:
                 self._work(self.controller.approve(request, choice))
 
-        self.app.push_screen(ApprovalScreen(request), answer)
+        ask = ApprovalScreen(request) if request.choices else AskScreen(request.question)
+        self.app.push_screen(ask, answer)
 
     def _work(self, doing: Awaitable[None]) -> None:
         self.run_worker(doing, group="doing")

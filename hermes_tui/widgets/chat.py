@@ -18,7 +18,7 @@ from hermes_tui.core.text import shorten
 from hermes_tui.messages import CopyWanted
 from hermes_tui.widgets.below import NewBelow
 from hermes_tui.widgets.panes import Acts, titled
-from hermes_tui.widgets.turn import Fate, ToolBlock, TurnView
+from hermes_tui.widgets.turn import Fate, FoldedBlock, TurnView
 
 BATCH = 10
 """Turns that are mounted at once, at the end and whenever the person scrolls to the top."""
@@ -149,7 +149,7 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
 
     def do_chat_fold(self) -> None:
         """Fold all tool calls, or unfold them when all are folded."""
-        blocks = list(self.query(ToolBlock))
+        blocks = list(self.query(FoldedBlock))
         fold = any(not block.folded for block in blocks)
         for block in blocks:
             block.fold(fold)

@@ -63,9 +63,11 @@ def waits_for(trainer: TrainerRow) -> str:
     """Return in words what the next step waits for."""
     if trainer.state == "paused":
         return f"held: {trainer.reason}" if trainer.reason else "held; h goes on"
-    if trainer.step is not None:
-        return f"step {trainer.step} runs"
+    if trainer.busy:
+        return f"{trainer.state}: {trainer.reason}" if trainer.reason else trainer.state
     counted = f"{trainer.num_scored} of {trainer.batch_size} scored"
+    if trainer.learner_lost:
+        return f"{counted} · the learner is not there"
     return f"{counted} · {trainer.reason}" if trainer.reason else counted
 
 

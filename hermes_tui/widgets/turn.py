@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widgets import Markdown, Static
 from textual.widgets.markdown import MarkdownStream
 
-from hermes_tui.core.events import TextPart, ToolPart, Turn
+from hermes_tui.core.events import Part, TextPart, ThoughtPart, ToolPart, Turn
 from hermes_tui.core.rows import EpisodeRow
 from hermes_tui.core.text import clean, one_line, shorten
 from hermes_tui.widgets.text import foreign, signed, state
@@ -134,39 +134,39 @@ class Reply(Markdown):
             self.app.open_url(event.href)
 
 
-class ToolBlock(Vertical):
-    """A tool call and its result, folded to one line until it is clicked."""
+class FoldedBlock(Vertical):
+    """A tool call with its result, or a thought: one line until it is clicked."""
 
-    def __init__(self, part: ToolPart) -> None:
-        super().__init__(classes="tool-block")
+    def __init__(self, part: ToolPart | ThoughtPart) -> None:
+        super().__init__(classes="folded-block")
         self._part = part
         self.folded = True
 
     def compose(self) -> ComposeResult:
         """Lay out the heading and the body."""
-        yield Static(classes="tool-head")
-        body = Static(classes="tool-body")
+        yield Static(classes="folded-head")
+        body = Static(classes="folded-body")
         body.display = False
         yield body
 
     def on_mount(self) -> None:
-        """Show the call."""
+        """Show what is there already."""
         self.sync(self._part)
 
-    def sync(self, part: ToolPart) -> None:
-        """Show the call as it is now."""
+    def sync(self, part: ToolPart | ThoughtPart) -> None:
+        """Show the call or the thought as it is now."""
         self._part = part
-        arguments = shorten(one_line(part.arguments), 60)
-        outcome = "running" if part.result is None else f"{_num_lines(part.result)} lines"
-        head = f"{'▸' if self.folded else '▾'} {one_line(part.name)} {arguments}"
-        self.query_one(".tool-head", Static).update(foreign(head) + _dim(f" · {outcome}"))
+        if not self.is_mounted:
+            return
+        head = foreign("▸ " if self.folded else "▾ ") + _folded_head(part)
+        self.query_one(".folded-head", Static).update(head)
         if not self.folded:
-            self.query_one(".tool-body", Static).update(_tool_body(part))
+            self.query_one(".folded-body", Static).update(_folded_body(part))
 
     def fold(self, folded: bool) -> None:
         """Hide or show the body."""
         self.folded = folded
-        self.query_one(".tool-body").display = not folded
+        self.query_one(".folded-body").display = not folded
         self.sync(self._part)
 
     def on_click(self, event: events.Click) -> None:
@@ -179,7 +179,17 @@ def _num_lines(text: str) -> int:
     return text.count("\n") + 1 if text else 0
 
 
-def _tool_body(part: ToolPart) -> Content:
+def _folded_head(part: ToolPart | ThoughtPart) -> Content:
+    if isinstance(part, ThoughtPart):
+        return _dim(f"thought · {_num_lines(part.text)} lines")
+    arguments = shorten(one_line(part.arguments), 60)
+    outcome = "running" if part.result is None else f"{_num_lines(part.result)} lines"
+    return foreign(f"{one_line(part.name)} {arguments}") + _dim(f" · {outcome}")
+
+
+def _folded_body(part: ToolPart | ThoughtPart) -> Content:
+    if isinstance(part, ThoughtPart):
+        return foreign(part.text)
     lines = [foreign(part.arguments)]
     if part.result is not None:
         shown = part.result.split("\n", MAX_RESULT_LINES)
@@ -196,7 +206,7 @@ class TurnView(Vertical):
         super().__init__(classes="turn")
         self.turn = turn
         self._fate = fate
-        self._parts: list[Reply | ToolBlock] = []
+        self._parts: list[Reply | FoldedBlock] = []
 
     def compose(self) -> ComposeResult:
         """Lay out what is there already."""
@@ -212,8 +222,8 @@ class TurnView(Vertical):
         """Show cost and badge."""
         self._sync_lines()
 
-    def _new_part(self, part: TextPart | ToolPart) -> Reply | ToolBlock:
-        widget = Reply(part.text) if isinstance(part, TextPart) else ToolBlock(part)
+    def _new_part(self, part: Part) -> Reply | FoldedBlock:
+        widget = Reply(part.text) if isinstance(part, TextPart) else FoldedBlock(part)
         self._parts.append(widget)
         return widget
 
@@ -226,9 +236,9 @@ class TurnView(Vertical):
             if number == len(self._parts):
                 await self.query_one(".reply", Vertical).mount(self._new_part(part))
             widget = self._parts[number]
-            if isinstance(part, TextPart) and isinstance(widget, Reply):
-                await widget.grow(part.text)
-            elif isinstance(part, ToolPart) and isinstance(widget, ToolBlock):
+            if isinstance(widget, Reply):
+                await widget.grow(part.text if isinstance(part, TextPart) else "")
+            elif not isinstance(part, TextPart):
                 widget.sync(part)
         if self.turn.state != "running":
             for widget in self._parts:
@@ -249,7 +259,7 @@ class TurnView(Vertical):
 
     def fold(self, folded: bool) -> None:
         """Hide or show what tools were given and answered."""
-        for block in self.query(ToolBlock):
+        for block in self.query(FoldedBlock):
             block.fold(folded)
 
     def __rich_repr__(self) -> Any:

@@ -1,0 +1,287 @@
+"""The real stack behind ``core.backend.Backend``: three HTTP services and the supervisor's launcher."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hermes_tui.core import backend
+from hermes_tui.core.client import ControlClient
+from hermes_tui.core.config import Config
+from hermes_tui.core.errors import NotRunningError
+from hermes_tui.core.events import StackEvent
+from hermes_tui.core.paths import RunDir
+from hermes_tui.core.rows import (
+    EpisodeDetail,
+    EpisodeRow,
+    ProcessRow,
+    SessionRow,
+    StackInfo,
+    Stage,
+    StepRow,
+    TrainerRow,
+)
+from hermes_tui.core.secrets import read_keys
+from hermes_tui.core.status import StackStatus
+from hermes_tui.supervisor.launch import ensure_supervisor, find_supervisor, stop_supervisor
+from hermes_tui_services import client as agent
+from hermes_tui_services.errors import ServiceError
+from hermes_tui_training.client import InferenceClient
+
+Client = TypeVar("Client")
+
+PAGE = 1000
+"""Episodes that are asked for at once; the gateway gives no more."""
+
+
+class RemoteBackend:
+    """Attaches to the stack of a configuration's run directory, and starts it when none runs.
+
+    Args:
+        config: the resolved configuration.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._run_dir = RunDir.of(config)
+        self._control: ControlClient | None = None
+        self._agent: agent.AgentClient | None = None
+        self._inference: InferenceClient | None = None
+        self._inference_url = ""
+        self._session_keys: dict[str, str] = {}
+        self._plain_sessions: dict[str, SessionRow] = {}
+        """Conversations without a trainer: it is the one who would know them."""
+
+    # The stack -----------------------------------------------------------------------------
+
+    async def start(self, report: Callable[[Stage], None]) -> StackInfo:
+        """Attach, starting the stack when none runs."""
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            if event.get("event") == "process":
+                report(
+                    Stage(
+                        process=str(event["name"]),
+                        state=str(event["state"]),
+                        text=str(event.get("reason") or ""),
+                    )
+                )
+
+        await self._attach(await ensure_supervisor(self._config, on_event))
+        return StackInfo(
+            run_dir=str(self._run_dir.root),
+            training=self._inference is not None,
+            model=Path(self._config.model.path).name or self._config.model.path,
+        )
+
+    async def _attach(self, control: ControlClient) -> None:
+        """Talk to the gateways that a supervisor names."""
+        await self.close()
+        self._control = control
+        status = await control.status()
+        keys = read_keys(self._run_dir)
+        if keys is None or status.agent_gateway is None:
+            raise ServiceError(f"the stack in {self._run_dir.root} is not ready")
+        self._agent = agent.AgentClient(status.agent_gateway, keys.agent_admin_key)
+        if status.inference_gateway:
+            self._inference_url = status.inference_gateway
+            self._inference = InferenceClient(status.inference_gateway, keys.inference_admin_key)
+
+    async def close(self) -> None:
+        """Let go of the stack; it runs on."""
+        clients = (self._control, self._agent, self._inference)
+        self._control = self._agent = self._inference = None
+        for client in clients:
+            if client is not None:
+                await client.aclose()
+
+    async def shutdown(self) -> None:
+        """Stop the whole stack."""
+        try:
+            await stop_supervisor(self._run_dir, self._config.run.stop_timeout_s)
+        except NotRunningError:
+            return  # somebody else stopped it
+
+    async def control_events(self) -> AsyncIterator[StackEvent]:
+        """Yield the supervisor's events; after a loss, those of the one that took its place."""
+        control = self._control
+        if control is None or not await _answers(control):
+            control = await find_supervisor(self._run_dir)
+            await self._attach(control)
+        async for event in control.events():
+            yield StackEvent(kind=str(event["event"]), data=event)
+
+    async def learning_events(self) -> AsyncIterator[StackEvent]:
+        """Yield the trainer's events from now on."""
+        async for event in self._trainer.events():
+            yield StackEvent(kind=event.kind, data=event.payload)
+
+    async def processes(self) -> list[ProcessRow]:
+        """Return the processes in the supervisor's order."""
+        return _process_rows(await self._supervisor.status())
+
+    async def restart(self, process: str) -> None:
+        """Restart one process."""
+        await self._supervisor.restart(process)
+
+    # Sessions and turns --------------------------------------------------------------------
+
+    async def sessions(self) -> list[SessionRow]:
+        """Return all sessions."""
+        if self._inference is None:
+            return list(self._plain_sessions.values())
+        return [SessionRow.from_wire(row) for row in await self._inference.sessions()]
+
+    async def start_session(self, task_id: str) -> SessionRow:
+        """Start a session."""
+        if self._inference is None:
+            session_id = f"chat-{secrets.token_hex(8)}"
+            row = SessionRow(session_id=session_id, task_id=task_id, created_at=time.time())
+            self._plain_sessions[session_id] = row
+            return row
+        answer = await self._inference.start_session(task_id)
+        session_id = str(answer["session_id"])
+        self._session_keys[session_id] = str(answer["api_key"])
+        return SessionRow(
+            session_id=session_id,
+            task_id=task_id,
+            group_id=str(answer["group_id"]),
+            created_at=time.time(),
+        )
+
+    async def end_session(self, session_id: str) -> None:
+        """End a session: its key works no longer."""
+        if self._inference is None:
+            await self._gateway.close(session_id)
+            self._plain_sessions.pop(session_id, None)
+        else:
+            await self._inference.end_session(session_id)
+
+    async def turn(self, session_id: str, text: str) -> AsyncIterator[backend.TurnEvent]:
+        """Run one turn; it goes on when this view leaves.
+
+        The agent gateway remembers the key of a session that another view started.
+        """
+        key = self._session_keys.get(session_id)
+        updates = self._gateway.turn(
+            text,
+            session_key=session_id,
+            inf_base_url=self._inference_url if key else None,
+            session_api_key=key,
+            background=True,
+        )
+        async for update in updates:
+            if (event := _turn_event(update)) is not None:
+                yield event
+
+    async def interrupt(self, session_id: str) -> None:
+        """Stop a session's turn in flight."""
+        await self._gateway.interrupt(session_id)
+
+    async def approve(self, session_id: str, approval_id: str, choice: str) -> None:
+        """Answer what the agent asked."""
+        await self._gateway.approve(session_id, approval_id, choice)
+
+    # Learning ------------------------------------------------------------------------------
+
+    async def episodes(self, session_id: str | None = None) -> list[EpisodeRow]:
+        """Return episodes, oldest first."""
+        rows: list[dict[str, Any]] = []
+        while True:
+            after = str(rows[-1]["episode_id"]) if rows else None
+            page = await self._trainer.episodes(session_id=session_id, after=after, limit=PAGE)
+            rows += page
+            if len(page) < PAGE:
+                return [EpisodeRow.from_wire(row) for row in rows]
+
+    async def episode(self, episode_id: str) -> EpisodeDetail:
+        """Return one episode with its completions."""
+        row = await self._trainer.episode(episode_id)
+        # Thousands of tokens become objects: not in the loop that draws.
+        return await asyncio.to_thread(EpisodeDetail.from_wire, row)
+
+    async def set_reward(self, episode_id: str, reward: float) -> None:
+        """Judge an episode."""
+        await self._trainer.set_reward(reward, episode_id=episode_id)
+
+    async def unset_reward(self, episode_id: str) -> None:
+        """Take back a reward that is not claimed yet."""
+        await self._trainer.unset_reward(episode_id=episode_id)
+
+    async def steps(self, after: int) -> list[StepRow]:
+        """Return the steps after a number."""
+        return [StepRow.from_wire(row) for row in await self._trainer.steps(after=after)]
+
+    async def trainer(self) -> TrainerRow:
+        """Return what the trainer does now."""
+        return TrainerRow.from_wire(await self._trainer.status())
+
+    async def pause_training(self, paused: bool) -> None:
+        """Hold training, or let it go on."""
+        if paused:
+            await self._trainer.pause("held from the screen")
+        else:
+            await self._trainer.resume()
+
+    # The clients ---------------------------------------------------------------------------
+
+    @property
+    def _supervisor(self) -> ControlClient:
+        return _present(self._control, "the supervisor")
+
+    @property
+    def _gateway(self) -> agent.AgentClient:
+        return _present(self._agent, "the agent gateway")
+
+    @property
+    def _trainer(self) -> InferenceClient:
+        return _present(self._inference, "the trainer")
+
+
+def _present(client: Client | None, what: str) -> Client:
+    if client is None:
+        raise ServiceError(f"{what} is out of reach")
+    return client
+
+
+async def _answers(control: ControlClient) -> bool:
+    try:
+        await control.status()
+    except ServiceError:
+        return False
+    return True
+
+
+def _process_rows(status: StackStatus) -> list[ProcessRow]:
+    return [ProcessRow.from_wire(row.model_dump(mode="json")) for row in status.processes]
+
+
+def _turn_event(update: agent.TurnUpdate) -> backend.TurnEvent | None:
+    """Return what the agent service says in the controller's words; None for what adds nothing."""
+    match update:
+        case agent.TextArrived(text=text):
+            return backend.TextArrived(delta=text)
+        case agent.ReasoningArrived(text=text):
+            return backend.ThoughtArrived(delta=text)
+        case agent.ToolCalled(call_id=call_id, name=name, arguments=arguments):
+            return backend.ToolCalled(call_id=call_id, name=name, arguments=arguments)
+        case agent.ToolReturned(call_id=call_id, output=output):
+            return backend.ToolReturned(call_id=call_id, result=output)
+        case agent.ApprovalRequested():
+            question = f"{update.description}\n\n{update.command}" if update.command else ""
+            return backend.ApprovalAsked(
+                approval_id=update.approval_id,
+                question=question or update.description,
+                choices=update.choices,
+            )
+        case agent.TurnCompleted(usage=usage):
+            return backend.TurnCompleted(num_tokens=int(usage.get("output_tokens", 0)))
+        case agent.TurnFailed() if update.interrupted:
+            return backend.TurnCompleted(interrupted=True)
+        case agent.TurnFailed(message=message):
+            return backend.TurnFailed(message=message)
+    return None
