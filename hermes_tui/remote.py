@@ -1,4 +1,4 @@
-"""The real stack behind ``core.backend.Backend``: three HTTP services and the supervisor's launcher."""
+"""The real stack behind ``core.backend.Backend``: three HTTP services and the launcher."""
 
 from __future__ import annotations
 
