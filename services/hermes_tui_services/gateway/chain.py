@@ -38,6 +38,9 @@ RETRY_S = 15.0
 RETRY_EVERY_S = 0.2
 """Between two tries."""
 
+MAX_KNOWN = 10_000
+"""How many sessions' data proxies are remembered."""
+
 _UNAVAILABLE = ("router_unavailable", "no_live_pair", "data_proxy_unavailable", WORKER_UNAVAILABLE)
 
 
@@ -57,6 +60,7 @@ class Chain:
         self._router = router_url.rstrip("/")
         self._retry_s = retry_s
         self._arrivals = KeyedLocks()
+        self._known: dict[str, str] = {}
 
     async def turn(self, session_key: str, body: TurnBody) -> AsyncGenerator[TurnEvent, None]:
         """Run a turn and yield its events: first ``accepted``, last ``done`` or ``failed``.
@@ -99,7 +103,7 @@ class Chain:
         """
         async with AsyncExitStack() as stack:
             async with self._arrivals.hold(session_key):
-                addr = await self.route(session_key, avoid=tried[-1] if tried else None)
+                addr = await self._where(session_key, avoid=tried[-1] if tried else None)
                 tried[:] = [addr]
                 events = await self._open(stack, addr, session_key, body)
                 first = await anext(events, None)
@@ -127,10 +131,13 @@ class Chain:
             raise _proxy_down(addr, cause_of(error)) from error
         return _events(addr, answer)
 
-    async def route(
+    async def _where(
         self, session_key: str, *, create: bool = True, avoid: str | None = None
     ) -> str:
         """Return the URL of the session's data proxy.
+
+        The router is asked once for a session, and again when its data proxy failed: it says the
+        same each time until then.
 
         Args:
             create: whether a session without a pair is given one for good.
@@ -138,13 +145,21 @@ class Chain:
 
         Raises: ApiError: 503 when the router is down, or no pair is up.
         """
+        if avoid is None and (known := self._known.get(session_key)):
+            return known
+        self._known.pop(session_key, None)
         body = RouteBody(session_key=session_key, create=create, avoid=avoid)
-        answer = await self._ask_router("POST", "/route", body.model_dump())
-        return str(answer["data_proxy_addr"])
+        addr = str((await self._ask_router("POST", "/route", body.model_dump()))["data_proxy_addr"])
+        if create:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[session_key] = addr
+        return addr
 
     async def close(self, session_key: str) -> None:
         """Let the session be forgotten everywhere."""
         await self.call("POST", session_key, "close")
+        self._known.pop(session_key, None)
         await self._ask_router(
             "POST", "/remove_session", SessionBody(session_key=session_key).model_dump()
         )
@@ -156,8 +171,15 @@ class Chain:
 
         Raises: ApiError: what it answered; 503 when it is down.
         """
-        addr = await self.route(session_key, create=False)
-        return await self._call(method, addr, f"/session/{path_key(session_key)}/{path}", body)
+        path = f"/session/{path_key(session_key)}/{path}"
+        addr = await self._where(session_key, create=False)
+        try:
+            return await self._call(method, addr, path, body)
+        except ApiError as error:
+            if error.code not in _UNAVAILABLE:
+                raise
+        addr = await self._where(session_key, create=False, avoid=addr)
+        return await self._call(method, addr, path, body)
 
     async def sessions(self) -> list[dict[str, Any]]:
         """Return every session, the one used last first; ``running`` where a turn is in flight."""

@@ -190,7 +190,7 @@ def _http_client(
     )
 
 
-class _Session:
+class HermesSession:
     """One conversation's ``AIAgent``, shell and directory."""
 
     def __init__(self, key: str, hermes: Hermes, config: WorkerRole, questions: Questions) -> None:
@@ -385,7 +385,7 @@ class HermesAgent:
         self._hermes = load()
         self._config = config
         self._questions = Questions(config.agent.approval_timeout_s)
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, HermesSession] = {}
         self._threads = ThreadPoolExecutor(MAX_TURN_THREADS, thread_name_prefix="turn")
         self._check_toolsets()
         self._warm_up()
@@ -456,8 +456,8 @@ class HermesAgent:
         model = upstream.model or fallback.model or FALLBACK_MODEL
         return upstream.model_copy(update={"model": model})
 
-    def _new_session(self, key: str) -> _Session:
-        return _Session(key, self._hermes, self._config, self._questions)
+    def _new_session(self, key: str) -> HermesSession:
+        return HermesSession(key, self._hermes, self._config, self._questions)
 
     def _check_toolsets(self) -> None:
         settings, toolsets = self._config.agent, self._hermes.toolsets

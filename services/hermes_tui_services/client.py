@@ -1,0 +1,320 @@
+"""A client of the agent gateway: turns as typed events, and the calls around them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from hermes_tui_services.errors import ServiceError
+from hermes_tui_services.http import SseEvent, api_error_from, iter_sse
+from hermes_tui_services.protocol import INTERRUPTED, SESSION_KEY_HEADER, path_key
+
+CALL_TIMEOUT_S = 30.0
+"""How long a call that is no turn may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStarted:
+    """The turn was taken; it may wait behind others of its session."""
+
+    response_id: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextArrived:
+    """The next piece of the reply."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningArrived:
+    """The next piece of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCalled:
+    """The agent called a tool."""
+
+    call_id: str
+    name: str
+    arguments: str
+    """JSON text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolReturned:
+    """A tool came back."""
+
+    call_id: str
+    name: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequested:
+    """The turn waits for a person."""
+
+    approval_id: str
+    kind: str
+    """``command``: may this run? ``clarify``: what is meant?"""
+    description: str
+    choices: tuple[str, ...]
+    """What may be answered; for ``clarify`` suggestions, any text will do."""
+    expires_at: float
+    """Unix seconds; silence until then is a no."""
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCompleted:
+    """The turn is over and part of the conversation."""
+
+    text: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    usage: Mapping[str, int] = field(default_factory=dict)
+    incomplete_reason: str | None = None
+    """``max_output_tokens`` or ``max_turns`` when the agent had to stop; else None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFailed:
+    """The turn is over without an answer; it is no part of the conversation, unless it was
+    interrupted.
+    """
+
+    message: str
+    code: str | None = None
+    text: str = ""
+    """What there was of the reply."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was stopped: then the conversation keeps its text."""
+        return self.code == INTERRUPTED
+
+
+TurnUpdate = (
+    TurnStarted
+    | TextArrived
+    | ReasoningArrived
+    | ToolCalled
+    | ToolReturned
+    | ApprovalRequested
+    | TurnCompleted
+    | TurnFailed
+)
+
+
+class AgentClient:
+    """The agent gateway, for one key.
+
+    Args:
+        base_url: the gateway's address.
+        admin_key: its admin key.
+        client: in place of a client of its own; the caller closes it.
+    """
+
+    def __init__(
+        self, base_url: str, admin_key: str, client: httpx.AsyncClient | None = None
+    ) -> None:
+        self._url = base_url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {admin_key}"}
+        self._owned = client is None
+        # Reading has no deadline: a turn takes as long as it takes.
+        self._client = client or httpx.AsyncClient(timeout=httpx.Timeout(None, connect=5.0))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._owned:
+            await self._client.aclose()
+
+    async def turn(
+        self,
+        message: str,
+        *,
+        session_key: str,
+        model: str = "hermes-agent",
+        inf_base_url: str | None = None,
+        session_api_key: str | None = None,
+        inf_model: str | None = None,
+        instructions: str | None = None,
+        background: bool = False,
+    ) -> AsyncGenerator[TurnUpdate, None]:
+        """Say something, and yield what the turn does: last TurnCompleted or TurnFailed.
+
+        Closing the generator early hangs up, which interrupts the turn unless ``background``.
+
+        Args:
+            message: the user's text.
+            session_key: which conversation.
+            model: name of the agent.
+            inf_base_url: inference gateway for the agent's model calls, with ``session_api_key``;
+                None for the one that the session used before, or the configured upstream.
+            inf_model: model to ask for there.
+            instructions: added to the system prompt for this turn.
+            background: whether the turn goes on when this generator is closed.
+
+        Raises: ServiceError: the gateway refused the turn, is not there, or died on the way.
+        """
+        optional = {
+            "inf_base_url": inf_base_url,
+            "session_api_key": session_api_key,
+            "inf_model": inf_model,
+            "instructions": instructions,
+            "metadata": {"background": True} if background else None,
+        }
+        body = {"input": message, "model": model, "stream": True}
+        body |= {name: value for name, value in optional.items() if value is not None}
+        # Bytes: a key may hold any Unicode, and httpx takes only ASCII text for headers.
+        headers = {SESSION_KEY_HEADER.encode(): session_key.encode()}
+        async with self._stream("/v1/responses", body, headers) as answer:
+            async for event in iter_sse(answer):
+                update = _update(event)
+                if update is not None:
+                    yield update
+                if isinstance(update, TurnCompleted | TurnFailed):
+                    return
+        raise ServiceError(f"The agent gateway at {self._url} ended the turn without a result.")
+
+    async def interrupt(self, session_key: str) -> bool:
+        """Stop the session's turn; return whether one was in flight. Raises: ServiceError."""
+        answer = await self._call("POST", f"/sessions/{path_key(session_key)}/interrupt")
+        return bool(answer["interrupted"])
+
+    async def approve(
+        self, session_key: str, approval_id: str, choice: str, reason: str | None = None
+    ) -> None:
+        """Answer an approval request. Raises: ServiceError: unknown, run out, no such choice."""
+        path = f"/sessions/{path_key(session_key)}/approvals/{path_key(approval_id)}"
+        await self._call("POST", path, {"choice": choice, "reason": reason})
+
+    async def history(self, session_key: str) -> list[dict[str, Any]]:
+        """Return the conversation as chat messages; ``interrupted`` marks a reply that was stopped.
+
+        Raises: ServiceError: there is no such session, or the service is not there.
+        """
+        answer = await self._call("GET", f"/sessions/{path_key(session_key)}/history")
+        messages: list[dict[str, Any]] = answer["messages"]
+        return messages
+
+    async def sessions(self) -> list[dict[str, Any]]:
+        """Return every session, the one used last first. Raises: ServiceError."""
+        answer = await self._call("GET", "/sessions")
+        rows: list[dict[str, Any]] = answer["data"]
+        return rows
+
+    async def close(self, session_key: str) -> None:
+        """Forget a session and its history. Raises: ServiceError."""
+        await self._call("POST", "/sessions/close", {"session_key": session_key})
+
+    async def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        try:
+            answer = await self._client.request(
+                method,
+                f"{self._url}{path}",
+                json=body,
+                headers=self._headers,
+                timeout=CALL_TIMEOUT_S,
+            )
+        except httpx.TransportError as error:
+            raise self._gone(error) from error
+        if answer.status_code != 200:
+            raise ServiceError(api_error_from(answer).message)
+        result: dict[str, Any] = answer.json()
+        return result
+
+    @asynccontextmanager
+    async def _stream(
+        self, path: str, body: dict[str, Any], headers: dict[bytes, bytes]
+    ) -> AsyncGenerator[httpx.Response, None]:
+        all_headers = {name.encode(): value.encode() for name, value in self._headers.items()}
+        try:
+            async with self._client.stream(
+                "POST", f"{self._url}{path}", json=body, headers=all_headers | headers
+            ) as answer:
+                if answer.status_code != 200:
+                    await answer.aread()
+                    raise ServiceError(api_error_from(answer).message)
+                yield answer
+        except httpx.TransportError as error:
+            raise self._gone(error) from error
+
+    def _gone(self, error: Exception) -> ServiceError:
+        cause = str(error) or type(error).__name__
+        return ServiceError(f"The agent gateway at {self._url} does not answer: {cause}.")
+
+
+def _update(event: SseEvent) -> TurnUpdate | None:
+    """Return what a response event says; None for kinds that add nothing."""
+    data = event.json()
+    match data["type"]:
+        case "response.created":
+            response = data["response"]
+            run_id = response["metadata"].get("run_id", "")
+            return TurnStarted(response_id=response["id"], run_id=run_id)
+        case "response.output_text.delta":
+            return TextArrived(text=data["delta"])
+        case "response.reasoning_text.delta":
+            return ReasoningArrived(text=data["delta"])
+        case "response.function_call":
+            return ToolCalled(
+                call_id=data["call_id"], name=data["name"], arguments=data["arguments"]
+            )
+        case "response.function_call_output":
+            return ToolReturned(call_id=data["call_id"], name=data["name"], output=data["output"])
+        case "response.approval_requested":
+            return ApprovalRequested(
+                approval_id=data["approval_id"],
+                kind=data["kind"],
+                description=data["description"],
+                choices=tuple(data["choices"]),
+                expires_at=data["expires_at"],
+                command=data.get("command"),
+            )
+        case "response.completed":
+            return _completed(data["response"])
+        case "response.failed":
+            response = data["response"]
+            error = response["error"]
+            return TurnFailed(message=error["message"], code=error["code"], text=_text_of(response))
+    return None
+
+
+def _completed(response: dict[str, Any]) -> TurnCompleted:
+    return TurnCompleted(
+        text=_text_of(response),
+        metadata=response["metadata"],
+        usage=response["usage"] or {},
+        incomplete_reason=(response["incomplete_details"] or {}).get("reason"),
+    )
+
+
+def _text_of(response: dict[str, Any]) -> str:
+    return "".join(
+        part["text"]
+        for item in response["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+    )
