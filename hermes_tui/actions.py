@@ -399,7 +399,7 @@ def bindings(scope: Scope, owner: str) -> list[Binding]:
             f"{prefix}do('{action.id}'{f', {place}' if action.numbered else ''})",
             action.title,
             show=False,
-            priority=scope == "prompt" or _before_widgets(key),
+            priority=_before_widgets(key),
             id=f"{action.id}.{place}" if action.numbered else action.id,
         )
         for action in ACTIONS
@@ -423,6 +423,10 @@ class Keys:
     """The same overrides for ``App.set_keymap``: binding id to keys."""
     problems: tuple[str, ...]
     """Entries of the keymap that were not taken, each with its reason."""
+
+    def action(self, scope: Scope, key: str) -> Action | None:
+        """Return what a key does in one scope, or None."""
+        return next((a for a in ACTIONS if a.scope == scope and key in self.keys[a.id]), None)
 
     def label(self, action_id: str) -> str:
         """Return how an action's first key is written; empty when it has none."""

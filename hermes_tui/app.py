@@ -59,6 +59,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
     """
 
     TITLE = "hermes-tui"
+    NOTIFICATION_TIMEOUT = 3.5
     CSS_PATH = "styles/hermes.tcss"
     ENABLE_COMMAND_PALETTE = False  # the palette is an action of our own, with keys of its own
     COMMANDS: ClassVar[set[Callable[[], type[ActionsProvider]] | type[ActionsProvider]]] = {  # type: ignore[assignment]

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import SecretStr
+
 from hermes_tui.core import backend
 from hermes_tui.core.client import ControlClient
 from hermes_tui.core.config import Config
@@ -52,7 +54,7 @@ class RemoteBackend:
         self._agent: agent.AgentClient | None = None
         self._inference: InferenceClient | None = None
         self._inference_url = ""
-        self._session_keys: dict[str, str] = {}
+        self._session_keys: dict[str, SecretStr] = {}
         self._plain_sessions: dict[str, SessionRow] = {}
         """Conversations without a trainer: it is the one who would know them."""
 
@@ -145,7 +147,7 @@ class RemoteBackend:
             return row
         answer = await self._inference.start_session(task_id)
         session_id = str(answer["session_id"])
-        self._session_keys[session_id] = str(answer["api_key"])
+        self._session_keys[session_id] = SecretStr(answer["api_key"])
         return SessionRow(
             session_id=session_id,
             task_id=task_id,
@@ -171,7 +173,7 @@ class RemoteBackend:
             text,
             session_key=session_id,
             inf_base_url=self._inference_url if key else None,
-            session_api_key=key,
+            session_api_key=key.get_secret_value() if key else None,
             background=True,
         )
         async for update in updates:

@@ -102,7 +102,7 @@ class MainScreen(Acts, Screen[None]):
             with Vertical(id="center"):
                 yield ChatPane(self._fate)
                 with Vertical(id="prompt-box"):
-                    yield Prompt()
+                    yield Prompt(cast("HermesTui", self.app).keys)
             with Vertical(id="right"):
                 yield TokensPane(id="tokens")
                 yield TrainingPane()

@@ -27,12 +27,12 @@ MAX_MOUNTED = 3 * BATCH
 """Turns that stay mounted while the conversation is followed."""
 
 WELCOME = """\
-Talk to your agent. The model that answers
-runs here, and learns what you think of it.
+Talk to your agent. Its model runs here,
+and learns from what you think of it.
 
   [b]enter[/b]    say it
-  [b]F3[/b]       good: the reply gets likelier
-  [b]F4[/b]       bad: the reply gets less likely
+  [b]F3[/b]       good: such replies get likelier
+  [b]F4[/b]       bad: they get less likely
   [b]F2[/b]       any number from −1 to 1
   [b]escape[/b]   leave the prompt
   [b]F1[/b]       all keys"""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual import events
-from textual.binding import BindingType
 from textual.widgets import TextArea
 
-from hermes_tui.actions import bindings
+from hermes_tui.actions import Keys
 from hermes_tui.messages import MessageTyped, PromptLeft
 from hermes_tui.widgets.panes import Acts
 
@@ -19,9 +16,7 @@ MAX_HISTORY = 100
 class Prompt(Acts, TextArea):
     """A message of one or more lines: enter sends, a backslash at the end of a line goes on."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("prompt", "")]
-
-    def __init__(self) -> None:
+    def __init__(self, keys: Keys) -> None:
         super().__init__(
             id="prompt",
             soft_wrap=True,
@@ -31,6 +26,7 @@ class Prompt(Acts, TextArea):
             highlight_cursor_line=False,
             placeholder="Say something to the agent …",
         )
+        self._keys = keys
         self._history: list[str] = []
         self._recalled = 0
 
@@ -57,7 +53,16 @@ class Prompt(Acts, TextArea):
         self.clear()
 
     async def on_key(self, event: events.Key) -> None:
-        """Bring back earlier messages with up and down, from the first and last line."""
+        """Do the prompt's own actions, and bring back earlier messages from the edges.
+
+        Here and not by bindings: those would run before text that was typed just ahead of the key
+        is in the prompt, as when a whole line arrives at once.
+        """
+        if action := self._keys.action("prompt", event.key):
+            event.prevent_default()
+            event.stop()
+            self.action_do(action.id)
+            return
         row = self.cursor_location[0]
         if event.key == "up" and row == 0:
             self._recall(1, event)

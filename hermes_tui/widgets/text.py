@@ -56,23 +56,38 @@ def state(word: str, shown: str = "") -> Content:
     return foreign(f"{GLYPHS.get(word, '·')} {shown or word}", TONES.get(word, ""))
 
 
-def sparkline(values: list[float]) -> str:
-    """Return one bar per value, from the lowest to the highest of them."""
+def sparkline(values: list[float], low: float | None = None, high: float | None = None) -> str:
+    """Return one bar per value; NaN is a gap.
+
+    Args:
+        values: what to draw.
+        low: value of the lowest bar; None is the least of the values.
+        high: value of the highest bar; None is the greatest of them.
+    """
     finite = [value for value in values if value == value]
     if not finite:
         return ""
-    low, span = min(finite), (max(finite) - min(finite)) or 1.0
+    bottom = min(finite) if low is None else low
+    top = max(finite) if high is None else high
+    if top <= bottom:
+        bottom, top = bottom - 1.0, top + 1.0  # one value, or equal ones: the middle
+    steps = len(BARS) - 1
     return "".join(
-        BARS[round((value - low) / span * (len(BARS) - 1))] if value == value else " "
+        BARS[round(min(max((value - bottom) / (top - bottom), 0.0), 1.0) * steps)]
+        if value == value
+        else " "
         for value in values
     )
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a number with about ``digits`` significant digits, a true minus sign, or ``–``."""
+    """Return a number with at most ``digits`` significant digits, a true minus, or ``–``."""
     if value is None or value != value:
         return "–"
-    return f"{value:.{digits}g}".replace("-", "−")
+    if value and abs(value) < 1e-4:
+        digits = 1
+    text = f"{value:.{digits}g}".replace("e-0", "e-").replace("e+0", "e+")
+    return text.replace("-", "−")
 
 
 def signed(value: float | None, decimals: int = 2) -> str:

@@ -327,10 +327,10 @@ def _describe(token: Token | None) -> Content:
         Content.assemble(
             _label("logprob"), signed(token.logprob), ("  p ", "dim"), f"{p:.3f}",
             ("  by ", "dim"), version,
-            ("  advantage ", "dim"), signed(token.advantage),
+            ("  adv ", "dim"), signed(token.advantage),
         ),
         _change(token),
-        _others(token),
+        *_others(token),
     ]  # fmt: skip
     return Content("\n").join(lines)
 
@@ -351,14 +351,14 @@ def _change(token: Token) -> Content:
     )
 
 
-def _others(token: Token) -> Content:
+def _others(token: Token) -> list[Content]:
     if not token.alternatives:
-        return Content.assemble(_label("others"), ("not recorded", "dim"))
+        return []
     shown = (
         f"“{visible(text)}” {number(math.exp(logprob), 2)}"
         for text, logprob in token.alternatives[:4]
     )
-    return Content.assemble(_label("others"), foreign("  ".join(shown)))
+    return [Content.assemble(_label("others"), foreign("  ".join(shown)))]
 
 
 class TokensPane(Vertical):

@@ -38,8 +38,8 @@ class TrainingPane(Acts, VerticalScroll, can_focus=True):
         content = describe(view)
         if text.content != content:
             text.update(content)
-        steps = f"step {view.steps[-1].step} made v{view.steps[-1].policy_version}"
-        titled(self, "training", steps if view.steps else "")
+        last = view.steps[-1] if view.steps else None
+        titled(self, "training", f"step {last.step} made v{last.policy_version}" if last else "")
 
     def do_training_hold(self) -> None:
         """Hold training, or let it go on."""
@@ -66,9 +66,7 @@ def waits_for(trainer: TrainerRow) -> str:
     if trainer.busy:
         return f"{trainer.state}: {trainer.reason}" if trainer.reason else trainer.state
     counted = f"{trainer.num_scored} of {trainer.batch_size} scored"
-    if trainer.learner_lost:
-        return f"{counted} · the learner is not there"
-    return f"{counted} · {trainer.reason}" if trainer.reason else counted
+    return f"{counted} · the learner is not there" if trainer.learner_lost else counted
 
 
 _COLUMNS = ((8, 8), (9, 7), (6, 6))
@@ -121,8 +119,12 @@ def _last_step(step: StepRow) -> list[Content]:
 
 
 def _courses(steps: list[StepRow]) -> list[Content]:
-    def course(word: str, name: str) -> Content:
-        values = [step.values.get(name, float("nan")) for step in steps]
-        return Content.assemble(_name(word), (sparkline(values), "$text-accent"))
+    def values(name: str) -> list[float]:
+        return [step.values.get(name, float("nan")) for step in steps]
 
-    return [course("rewards", "reward_mean"), course("entropy", "entropy")]
+    # From -1 to 1, the usual range, so that a course of +1 only is seen to be at the top.
+    rewards = sparkline(values("reward_mean"), -1.0, 1.0)
+    return [
+        Content.assemble(_name("rewards"), (rewards, "$text-accent")),
+        Content.assemble(_name("entropy"), (sparkline(values("entropy")), "$text-accent")),
+    ]
