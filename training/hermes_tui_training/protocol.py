@@ -149,8 +149,8 @@ class ChatRequest(_Body):
     max_completion_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1)
-    stop: str | list[str] | None = None
+    top_k: int | None = Field(None, ge=-1, lt=2**31)
+    stop: Any = None
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
     n: int | None = None
     logprobs: bool | None = None

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_tui_services.errors import ApiError
-from hermes_tui_training.history import text_of
 from hermes_tui_training.protocol import ChatRequest
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -139,13 +138,13 @@ def _top_logprobs(request: ChatRequest) -> int:
     return request.top_logprobs or 0
 
 
-def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if any(not text for text in stops):
-        raise _bad("stop", "must not hold an empty text")
+def _stops(stop: Any) -> tuple[str, ...]:
+    stops = [] if stop is None else [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list) or not all(isinstance(text, str) and text for text in stops):
+        raise _bad("stop", "must be a text or a list of texts, none of them empty")
     if len(stops) > _MAX_STOPS:
         raise _bad("stop", f"may hold up to {_MAX_STOPS} texts")
-    return stops
+    return tuple(stops)
 
 
 def _may_call(choice: Any, tools: list[dict[str, Any]]) -> bool:
@@ -207,9 +206,3 @@ def _check_calls(calls: Any, where: str, role: str) -> None:
             raise _bad(f"{where}[{index}]", "must have a function with a name")
         if not isinstance(function.get("arguments"), str | Mapping):
             raise _bad(f"{where}[{index}].function.arguments", "must be a JSON text")
-
-
-def describe(messages: list[dict[str, Any]]) -> str:
-    """Return a conversation's size in words, for error messages."""
-    characters = sum(len(text_of(message)) for message in messages)
-    return f"{len(messages)} messages of {characters} characters"

@@ -6,7 +6,6 @@ Shapes are AReaL's, so that its clients work.
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from typing import Any
 
@@ -145,10 +144,10 @@ def _checked_reward(reward: Any, bounds: tuple[float, float]) -> float:
     low, high = bounds
     if isinstance(reward, bool) or not isinstance(reward, int | float):
         raise ApiError(400, f"'reward' must be a number in [{low:g}, {high:g}].", param="reward")
-    if not math.isfinite(reward) or not low <= reward <= high:
+    if not low <= reward <= high:  # NaN is not either
         raise ApiError(
             400,
-            f"'reward' = {reward:g} is outside [{low:g}, {high:g}] (training.reward.range).",
+            f"'reward' = {str(reward):.20} is outside [{low:g}, {high:g}] (training.reward.range).",
             param="reward",
         )
     return float(reward)

@@ -1,0 +1,470 @@
+"""The trainer's database, by value."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hermes_tui_services.errors import ConfigError
+from hermes_tui_training.protocol import EventKind
+from hermes_tui_training.store import (
+    EVENTS_KEPT,
+    ConflictError,
+    Store,
+    UnknownIdError,
+    hash_key,
+    new_id,
+)
+from hermes_tui_training.types import Episode, TrainedCompletion
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
+    store = Store(tmp_path / "trajectories.db", now=clock)
+    yield store
+    store.close()
+
+
+def session(store: Store, *, task_id: str = "task", key: str = "") -> str:
+    made = store.create_session(
+        key_hash=hash_key(key or new_id("k")), task_id=task_id, group_id="group-1"
+    )
+    return made.session_id
+
+
+def begin(store: Store, session_id: str, **kwargs: Any) -> tuple[str, str]:
+    """Begin a completion; return its id and its episode's."""
+    completion_id = new_id("chatcmpl-")
+    episode_id, _ = store.begin_completion(
+        **{
+            "completion_id": completion_id,
+            "session_id": session_id,
+            "prompt_token_ids": [1, 2, 3],
+            "sampling": {"temperature": 1.0},
+            "request_messages": [{"role": "user", "content": "hé \ud800 <"}],
+            "tools": [],
+            "prefix": {},
+            **kwargs,
+        }
+    )
+    return completion_id, episode_id
+
+
+def finish(store: Store, completion_id: str, **kwargs: Any) -> None:
+    store.finish_completion(
+        completion_id,
+        **{
+            "token_ids": [4, 2],
+            "logprobs": [-0.25, -1.5],
+            "policy_versions": [0, 0],
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": "hi"},
+            "latency": {"total_s": 0.5},
+            "trainable": True,
+            "untrainable_reason": None,
+            **kwargs,
+        },
+    )
+
+
+def recorded(store: Store, session_id: str, **kwargs: Any) -> str:
+    """Record a whole completion; return its episode's id."""
+    completion_id, episode_id = begin(store, session_id)
+    finish(store, completion_id, **kwargs)
+    return episode_id
+
+
+def scored(store: Store, reward: float = 1.0, **kwargs: Any) -> str:
+    """Record and score an episode of its own session; return its id."""
+    episode_id = recorded(store, session(store), **kwargs)
+    store.set_reward(episode_id, reward)
+    return episode_id
+
+
+def claim(store: Store, **kwargs: Any) -> list[Episode]:
+    return store.claim(
+        **{
+            "step": 1,
+            "limit": 1,
+            "min_count": 1,
+            "scored_before": 1e12,
+            "min_policy_version": 0,
+            **kwargs,
+        }
+    )
+
+
+def kinds(store: Store) -> list[str]:
+    return [event.kind for event in store.events()]
+
+
+def test_a_completion_comes_back_as_it_was_recorded(store: Store, clock: Clock) -> None:
+    session_id = session(store)
+    clock.now = 1001.0
+    completion_id, episode_id = begin(
+        store,
+        session_id,
+        sampling={"temperature": 0.5, "seed": 7},
+        tools=[{"type": "function", "function": {"name": "f"}}],
+        prefix={"parent_completion_id": None},
+    )
+    finish(store, completion_id, top_logprobs=(((4, -0.25), (5, -2.0)), ((2, -1.5),)))
+    episode = store.episode(episode_id)
+    (completion,) = episode.completions
+    assert completion.prompt_token_ids == (1, 2, 3)
+    assert completion.token_ids == (4, 2)
+    assert completion.logprobs == (-0.25, -1.5)
+    assert completion.policy_versions == (0, 0)
+    assert completion.top_logprobs == (((4, -0.25), (5, -2.0)), ((2, -1.5),))
+    assert completion.sampling == {"temperature": 0.5, "seed": 7}
+    assert completion.request_messages == [{"role": "user", "content": "hé \ud800 <"}]
+    assert completion.message == {"role": "assistant", "content": "hi"}
+    assert completion.tools[0]["function"]["name"] == "f"
+    assert (completion.created_at, completion.turn_index) == (1001.0, 0)
+    assert (completion.trainable, completion.status, completion.kind) == (True, "finished", "turn")
+    assert (episode.state, episode.task_id, episode.group_id) == ("open", "task", "group-1")
+    assert (episode.policy_version_min, episode.policy_version_max) == (0, 0)
+
+
+def test_blobs_are_little_endian(store: Store, tmp_path: Path) -> None:
+    recorded(store, session(store))
+    with sqlite3.connect(tmp_path / "trajectories.db") as connection:
+        ids, logprobs = connection.execute("SELECT token_ids, logprobs FROM completions").fetchone()
+    connection.close()
+    assert ids == struct.pack("<2i", 4, 2)
+    assert logprobs == struct.pack("<2f", -0.25, -1.5)
+
+
+def test_the_first_outcome_stays(store: Store) -> None:
+    completion_id, episode_id = begin(store, session(store))
+    finish(store, completion_id)
+    finish(store, completion_id, finish_reason=None, trainable=False, error="late")
+    assert store.episode(episode_id).completions[0].finish_reason == "stop"
+
+
+def test_unequal_lengths_are_refused(store: Store) -> None:
+    completion_id, _ = begin(store, session(store))
+    with pytest.raises(ValueError, match="length"):
+        finish(store, completion_id, logprobs=[-0.25])
+
+
+def test_completions_number_their_turns(store: Store) -> None:
+    session_id = session(store)
+    episode_id = recorded(store, session_id)
+    recorded(store, session_id)
+    assert [c.turn_index for c in store.episode(episode_id).completions] == [0, 1]
+
+
+def test_a_scored_episode_is_followed_by_a_new_one(store: Store) -> None:
+    session_id = session(store)
+    first = recorded(store, session_id)
+    store.set_reward(first, 1.0)
+    second = recorded(store, session_id)
+    assert first != second
+    assert [row["state"] for row in store.summaries(session_id=session_id)] == ["scored", "open"]
+    assert store.episode(second).reward is None
+    assert len(store.episode(first).completions) == 1
+
+
+def test_a_key_taken_into_use_again_ends_the_old_session(store: Store) -> None:
+    old = session(store, key="k")
+    episode_id = recorded(store, old)
+    new = session(store, key="k")
+    assert store.episode(episode_id).state == "unscored"
+    found = store.session_by_key_hash(hash_key("k"))
+    assert found is not None
+    assert found.session_id == new
+    with pytest.raises(ConflictError, match="ended"):
+        begin(store, old)
+
+
+def test_keys_are_stored_as_hashes_only(store: Store, tmp_path: Path) -> None:
+    session(store, key="sk-sess-very-secret")
+    store.close()
+    raw = (tmp_path / "trajectories.db").read_bytes()
+    assert b"very-secret" not in raw
+    assert hash_key("sk-sess-very-secret").encode() in raw
+
+
+def test_a_reward_replaces_the_one_before(store: Store, clock: Clock) -> None:
+    episode_id = recorded(store, session(store))
+    store.set_reward(episode_id, 1.0)
+    clock.now = 1002.0
+    episode = store.set_reward(episode_id, -0.5)
+    assert (episode.reward, episode.scored_at, episode.state) == (-0.5, 1002.0, "scored")
+    assert [(entry["reward"], entry["at"]) for entry in episode.reward_log] == [
+        (1.0, 1000.0),
+        (-0.5, 1002.0),
+    ]
+
+
+def test_single_completions_have_rewards_of_their_own(store: Store) -> None:
+    session_id = session(store)
+    ids = []
+    for _ in range(3):
+        completion_id, episode_id = begin(store, session_id)
+        finish(store, completion_id)
+        ids.append(completion_id)
+    store.set_reward(episode_id, 0.5, completion_id=ids[0])
+    episode = store.set_reward(episode_id, -1.0, completion_id=ids[2])
+    assert [c.reward for c in episode.completions] == [0.5, None, -1.0]
+    assert episode.reward == -1.0
+    assert store.set_reward(episode_id, 1.0).reward == 1.0
+    assert store.set_reward(episode_id, 0.25, completion_id=ids[1]).reward == 1.0
+
+
+def test_a_reward_while_a_completion_runs_is_a_passing_conflict(store: Store) -> None:
+    session_id = session(store)
+    recorded(store, session_id)
+    running, episode_id = begin(store, session_id)
+    with pytest.raises(ConflictError, match=running) as caught:
+        store.set_reward(episode_id, 1.0)
+    assert caught.value.passing
+    assert store.episode(episode_id).reward_log == ()
+    finish(store, running)
+    assert store.set_reward(episode_id, 1.0).state == "scored"
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [("claimed", "being trained as part of step 1"), ("trained", "already trained .* step 1")],
+)
+def test_a_reward_comes_too_late(store: Store, state: str, text: str) -> None:
+    episode_id = scored(store)
+    claim(store)
+    if state == "trained":
+        commit(store, 1, [episode_id])
+    with pytest.raises(ConflictError, match=text) as caught:
+        store.set_reward(episode_id, 0.0)
+    assert not caught.value.passing
+    with pytest.raises(ConflictError):
+        store.unset_reward(episode_id)
+
+
+def test_a_reward_can_be_taken_back(store: Store) -> None:
+    session_id = session(store)
+    episode_id = recorded(store, session_id)
+    store.set_reward(episode_id, 1.0)
+    episode = store.unset_reward(episode_id)
+    assert (episode.state, episode.reward, episode.reward_log) == ("open", None, ())
+    assert recorded(store, session_id) == episode_id
+    store.set_reward(episode_id, 1.0)
+    recorded(store, session_id)
+    assert store.unset_reward(episode_id).state == "unscored"
+    assert claim(store) == []
+
+
+def commit(store: Store, step: int, episode_ids: list[str]) -> None:
+    trained = [
+        TrainedCompletion(
+            completion_id=completion.completion_id,
+            advantage=0.75,
+            proximal_logprobs=(-0.5, -1.25),
+            after_logprobs=(-0.125, -1.0),
+        )
+        for episode_id in episode_ids
+        for completion in store.episode(episode_id).completions
+    ]
+    row = {"step": step, "policy_version": step, "episode_ids": episode_ids, "loss": 0.5}
+    store.commit_step(row, trained, {"task": 0.1})
+
+
+def test_a_step_is_recorded_whole(store: Store) -> None:
+    episode_id = scored(store)
+    assert [e.episode_id for e in claim(store)] == [episode_id]
+    commit(store, 1, [episode_id])
+    episode = store.episode(episode_id)
+    (completion,) = episode.completions
+    assert (episode.state, episode.step) == ("trained", 1)
+    assert completion.advantage == 0.75
+    assert completion.proximal_logprobs == (-0.5, -1.25)
+    assert completion.after_logprobs == (-0.125, -1.0)
+    assert store.policy_version() == 1
+    assert store.get_meta("baselines") == {"task": 0.1}
+    assert [row["loss"] for row in store.steps()] == [0.5]
+    assert store.steps(after=1) == []
+    assert kinds(store)[-3:] == ["episode.claimed", "episode.trained", "step.finished"]
+
+
+def test_a_step_cannot_be_recorded_twice(store: Store) -> None:
+    first, second = scored(store), scored(store)
+    claim(store)
+    commit(store, 1, [first])
+    with pytest.raises(ConflictError, match="step 1 is recorded already"):
+        commit(store, 1, [second])
+    with pytest.raises(ConflictError, match="cannot be trained"):
+        commit(store, 2, [second, first])
+    assert store.episode(second).state == "scored"
+    assert [row["step"] for row in store.steps()] == [1]
+
+
+def test_claims_take_the_oldest_episodes_first(store: Store) -> None:
+    early, late = recorded(store, session(store)), recorded(store, session(store))
+    store.set_reward(late, 1.0)
+    store.set_reward(early, 1.0)
+    assert [e.episode_id for e in claim(store)] == [early]
+    assert [e.episode_id for e in claim(store, step=2)] == [late]
+    assert claim(store, step=3) == []
+
+
+def test_a_claim_waits_for_grace_and_for_enough(store: Store, clock: Clock) -> None:
+    scored(store)
+    clock.now = 1005.0
+    scored(store)
+    assert claim(store, limit=2, min_count=2, scored_before=1004.0) == []
+    assert len(claim(store, limit=2, min_count=2, scored_before=1005.0)) == 2
+
+
+def test_released_claims_can_be_claimed_again(store: Store) -> None:
+    one, two = scored(store), scored(store)
+    claim(store, limit=2, min_count=2)
+    store.release_claims(except_ids=[one])
+    assert [e.episode_id for e in store.claimed()] == [one]
+    assert store.episode(two).step is None
+    assert [e.episode_id for e in claim(store, step=2)] == [two]
+
+
+def test_stale_episodes_are_dropped_on_the_way(store: Store) -> None:
+    stale = scored(store, policy_versions=[1, 3])
+    fresh = scored(store, policy_versions=[2, 3])
+    assert [e.episode_id for e in claim(store, min_policy_version=2)] == [fresh]
+    episode = store.episode(stale)
+    assert (episode.state, episode.dropped_reason) == ("dropped", "stale")
+    assert episode.completions[0].untrainable_reason == "stale"
+    assert store.untrained() == {"stale": 1}
+
+
+def test_an_untrainable_episode_is_dropped_with_its_reason(store: Store) -> None:
+    episode_id = scored(store, trainable=False, untrainable_reason="truncated")
+    assert claim(store) == []
+    assert store.episode(episode_id).dropped_reason == "truncated"
+
+
+def test_what_ran_when_the_process_died_is_lost_and_never_trained(tmp_path: Path) -> None:
+    path = tmp_path / "trajectories.db"
+    store = Store(path)
+    session_id = session(store)
+    recorded(store, session_id)
+    begin(store, session_id)
+    store.close()
+    store = Store(path)
+    (episode,) = store.episodes(session_id=session_id)
+    assert [c.status for c in episode.completions] == ["finished", "lost"]
+    assert episode.incomplete
+    store.set_reward(episode.episode_id, 1.0)
+    assert claim(store) == []
+    assert store.episode(episode.episode_id).dropped_reason == "incomplete"
+    assert store.untrained() == {"lost": 1}
+    store.close()
+
+
+def test_a_retry_takes_the_place_of_an_empty_reply(store: Store) -> None:
+    session_id = session(store)
+    empty, episode_id = begin(store, session_id)
+    finish(store, empty, message={"role": "assistant", "content": ""})
+    again, _ = begin(store, session_id, retry_of=empty)
+    finish(store, again)
+    first, second = store.episode(episode_id).completions
+    assert (first.kind, first.trainable, first.untrainable_reason) == ("aux", False, "aux_call")
+    assert (second.kind, second.trainable) == ("turn", True)
+
+
+def test_filters_and_pages(store: Store) -> None:
+    ids = [scored(store) for _ in range(3)]
+    assert [row["episode_id"] for row in store.summaries(after=ids[0], limit=1)] == [ids[1]]
+    assert [e.episode_id for e in store.episodes(state="scored")] == ids
+    assert store.summaries(state="open") == []
+    assert [e.episode_id for e in store.episodes(group_id="group-1", limit=2)] == ids[:2]
+    row = store.summaries(limit=1)[0]
+    assert (row["num_completions"], row["num_trainable"], row["policy_version_max"]) == (1, 1, 0)
+
+
+def test_unknown_ids(store: Store) -> None:
+    with pytest.raises(UnknownIdError):
+        store.episode("ep-none")
+    with pytest.raises(UnknownIdError):
+        store.set_reward("ep-none", 1.0)
+    with pytest.raises(UnknownIdError):
+        store.episode_of("chatcmpl-none")
+    with pytest.raises(UnknownIdError):
+        store.end_session("sess-none")
+    assert store.session_by_key_hash("0") is None
+
+
+def test_a_failed_change_leaves_no_event(store: Store) -> None:
+    before = kinds(store)
+    with pytest.raises(UnknownIdError):
+        store.set_reward("ep-none", 1.0)
+    assert kinds(store) == before
+
+
+async def test_subscribers_get_events_in_order(store: Store) -> None:
+    with store.subscribe() as subscription:
+        episode_id = await asyncio.to_thread(recorded, store, session(store))
+        store.publish_transient(EventKind.COMPLETION_TOKENS, {"token_ids": [1]})
+        await asyncio.to_thread(store.set_reward, episode_id, 1.0)
+        seen: list[Any] = []
+        async with asyncio.timeout(5):
+            while not seen or seen[-1].kind != "episode.scored":
+                events, lost = await subscription.batch()
+                assert not lost
+                seen += events
+    stored = [event for event in seen if event.event_id is not None]
+    assert stored == store.events()
+    assert [event.kind for event in seen if event.event_id is None] == ["completion.tokens"]
+
+
+async def test_a_slow_subscriber_is_told_what_it_missed(store: Store) -> None:
+    with store.subscribe() as subscription:
+        for _ in range(6000):
+            store.publish_transient(EventKind.COMPLETION_TOKENS, {})
+        store.set_meta("x", 1)
+        async with asyncio.timeout(5):
+            _, lost = await subscription.batch()
+        assert lost
+
+
+def test_old_events_are_pruned(store: Store) -> None:
+    for _ in range(EVENTS_KEPT + 1024):
+        with store._write(durable=False) as write:
+            write.event(EventKind.STEP_STARTED, {})
+    oldest, newest = store.event_range()
+    assert newest == EVENTS_KEPT + 1024
+    assert EVENTS_KEPT <= newest - oldest + 1 <= EVENTS_KEPT + 512
+
+
+def test_a_file_of_a_newer_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trajectories.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(ConfigError, match="newer version"):
+        Store(path)
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trajectories.db"
+    path.write_bytes(b"no database, however you look at it" * 100)
+    with pytest.raises(ConfigError, match="cannot open"):
+        Store(path)
