@@ -51,14 +51,13 @@ class LlamaShape:
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> LlamaShape | None:
         """Return the sizes in a ``config.json``; None when the model is shaped otherwise."""
-        frequencies = _inverse_frequencies(config)
-        supported = (
-            config.get("architectures", [None])[0] in _ARCHITECTURES
-            and config.get("hidden_act", "silu") == "silu"
-            and not config.get("quantization_config")
-            and not _slides(config)
-        )
-        if not supported or frequencies is None:
+        if (
+            config.get("architectures", [None])[0] not in _ARCHITECTURES
+            or config.get("hidden_act", "silu") != "silu"
+            or config.get("quantization_config")
+            or _slides(config)
+            or (frequencies := _inverse_frequencies(config)) is None
+        ):
             return None
         heads = config["num_attention_heads"]
         return cls(

@@ -275,12 +275,13 @@ class TorchEngine:
                 arrived, calls = list(self._inbox), list(self._calls)
                 self._inbox.clear()
                 self._calls.clear()
+                stopping = self._stopping  # what is handed in later is refused: see _started
             for request in arrived:
                 scheduler.add(request)
             for call in calls:
                 call()
             scheduler.drop_aborted()
-            if self._stopping:
+            if stopping:
                 self._fail_all(scheduler, TrainingError("the engine was stopped"))
                 return
             if scheduler.has_work and not self._paused:

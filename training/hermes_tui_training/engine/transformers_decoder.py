@@ -7,6 +7,7 @@ slow. A cache can be extended, but not cut, since not every architecture's can.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,10 @@ class TransformersDecoder:
         self._model = model.to(device).eval()
         self._device = device
         self._config = model.config.get_text_config()
+        # Newer versions of transformers renamed it, and warn about the old name.
+        parameters = inspect.signature(self._model.forward).parameters
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
     @property
     def vocab_size(self) -> int:
@@ -88,11 +93,11 @@ class TransformersDecoder:
         assert isinstance(cache, TransformersCache)
         output = self._model(
             input_ids=torch.tensor([segment.token_ids], device=self._device),
-            past_key_values=cache.values,
             use_cache=True,
-            logits_to_keep=1,
+            **self._last_only,
+            **{self._cache_name: cache.values},
         )
-        cache.values = output.past_key_values
+        cache.values = output[self._cache_name]
         cache.length += len(segment.token_ids)
         logits: Tensor = output.logits[:, -1]
         return logits

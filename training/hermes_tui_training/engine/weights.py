@@ -40,7 +40,7 @@ def read_checkpoint(model_dir: Path, checkpoint: Path) -> State:
             state = _read_directory(checkpoint)
             if checkpoint != model_dir:
                 _check_same_model(state, model_dir, checkpoint)
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+    except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise TrainingError(f"the weights in {checkpoint} cannot be loaded: {error}") from error
     for name, weight in state.items():
         if not torch.isfinite(weight.sum()) and not torch.isfinite(weight).all():
