@@ -81,7 +81,12 @@ class Chat:
             tokenizer.name_or_path = model_name
         self._config = _choose(tokenizer, renderer)
         self._renderers: dict[str, Renderer] = {}
-        base = self._renderer({})
+        try:
+            base = self._renderer({})
+        except Exception as error:  # renderers assert what they need of a tokenizer
+            raise ConfigError(
+                f'model.renderer = "{renderer}" does not fit the model: {error}'
+            ) from error
         self._plain_text = isinstance(base, ChatMLRenderer | DefaultRenderer)
         self.stop_token_ids = tuple(base.get_stop_token_ids())
         """Tokens that end a reply."""
