@@ -22,11 +22,23 @@ START_S = 60.0
 class LearnerProcess:
     """``python -P -m hermes_tui_training.learner`` with its files under one directory."""
 
-    def __init__(self, root: Path, model_dir: Path, training: TrainingConfig) -> None:
+    def __init__(
+        self, root: Path, model: str | Path, training: TrainingConfig, *, threads: int | None = 1
+    ) -> None:
+        """
+        Args:
+            root: where its files go.
+            model: ``model.path``.
+            training: how to train.
+            threads: of torch; None leaves the choice to it.
+        """
         self.run_file = root / "learner.json"
         self.log = root / "learner.log"
         self.checkpoints = root / "checkpoints"
-        self._root, self._model_dir, self._training = root, model_dir, training
+        self._root, self._model, self._training = root, str(model), training
+        self._environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+        if threads is not None:
+            self._environment["OMP_NUM_THREADS"] = str(threads)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -49,20 +61,19 @@ class LearnerProcess:
                 lifeline=True,
             ),
             admin_key=ADMIN_KEY,
-            model=ModelConfig(path=str(self._model_dir)),
+            model=ModelConfig(path=self._model),
             training=self._training,
             checkpoints=self.checkpoints,
         )
         config = self._root / "learner.config.json"
         config.write_text(json.dumps(role.model_dump(mode="json", context={"reveal": True})))
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "hermes_tui_training.learner", "--config", config],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=self._environment,
             )
         return self._process
 

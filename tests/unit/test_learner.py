@@ -232,6 +232,27 @@ def test_numbers_that_are_not_finite_are_rolled_back(
     )
 
 
+@KINDS
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_an_update_that_went_too_far_is_halved(
+    model_dir: Path, tmp_path: Path, lora: LoraConfig, sign: float
+) -> None:
+    changes = {
+        "optimizer": OptimizerConfig(learning_rate=0.1 if lora.rank else 0.02),
+        "loss": LossConfig(max_step_kl=0.2),
+    }
+    learner = _learner(model_dir, tmp_path, lora, **changes)
+    result = learner.step(make_request([_episode(model_dir)], _weights(sign))).result
+    assert result.metrics.step_frac in (0.5, 0.25, 0.125, 0.0625)
+    assert 0 < result.metrics.kl_step <= 0.2
+    assert (result.metrics.logprob_after - result.metrics.logprob_before) * sign > 0
+    # What was kept is what was measured.
+    again = _learner(model_dir, tmp_path, lora, **changes)
+    request = make_request([_episode(model_dir)], _weights(sign), base_version=1)
+    before = again.step(request).result.completions[0].proximal_logprobs
+    assert before == pytest.approx(result.completions[0].after_logprobs, abs=1e-5)
+
+
 def test_a_finished_version_is_refused(model_dir: Path, tmp_path: Path) -> None:
     learner = _learner(model_dir, tmp_path)
     request = make_request([_episode(model_dir)], _weights(1.0))

@@ -107,8 +107,9 @@ class LossConfig(Section):
     """Tokens whose behaviour ratio leaves [1/reject, reject] are masked out and counted."""
     kl_coef: float = Field(0.0, ge=0)
     """Weight of the KL penalty towards the weights that training started from."""
-    max_step_kl: float = Field(1.0, gt=0)
-    """Mean KL of one step, in nats a token, above which training pauses and says why."""
+    max_step_kl: float = Field(0.3, gt=0)
+    """How far one step may move the policy: KL in nats a token. A larger update is halved until it
+    fits; when that does not help, training pauses and says why."""
 
 
 class CheckpointConfig(Section):

@@ -46,6 +46,9 @@ KL_TOKENS = 128
 """Trained tokens, evenly spread, at which the KL of the update is computed over the whole
 vocabulary; 25 MB at a vocabulary of 49,152."""
 
+MAX_HALVINGS = 4
+"""How often an update that went too far is halved: down to a sixteenth."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scores:
@@ -74,6 +77,8 @@ class _Update:
     """Before clipping."""
     learning_rate: float
     """Warm-up included."""
+    weights_before: list[Tensor]
+    """The weights as they were, in the policy's order, in main memory."""
 
 
 class Learner:
@@ -179,14 +184,13 @@ class Learner:
         times.append(time.monotonic())
         update = self._train(batches, before)
         times.append(time.monotonic())
-        after = self._score(batches)
-        self._require_finite(after, batches, "log-probabilities after the update")
+        after, step_frac = self._settle(batches, before, update.weights_before)
         times.append(time.monotonic())
         seconds = LearnerSeconds(
             recompute=times[1] - times[0] + times[3] - times[2], update=times[2] - times[1]
         )
         try:
-            metrics = self._metrics(batches, before, after, update, seconds)
+            metrics = self._metrics(batches, before, after, update, step_frac, seconds)
         except ValidationError as error:  # it takes finite numbers only
             raise NonFiniteError("the step's metrics are not finite", _ids(batches)) from error
         return StepResult(
@@ -203,6 +207,7 @@ class Learner:
         before: _Scores,
         after: _Scores,
         update: _Update,
+        step_frac: float,
         seconds: LearnerSeconds,
     ) -> LearnerMetrics:
         moved = self._loss_at(batches, after.logprobs, before)
@@ -212,13 +217,14 @@ class Learner:
             loss=float(update.outputs.loss),
             grad_norm=update.grad_norm,
             learning_rate=update.learning_rate,
+            step_frac=step_frac,
             ratio_mean=moved.ratio_mean,
             ratio_max=moved.ratio_max,
             clip_frac=moved.clip_frac,
             rejected_frac=update.outputs.rejected_frac,
             kl_behavior=update.outputs.kl_behavior,
             kl_reference=update.outputs.kl_reference,
-            kl_step=_exact_kl(before.kept_KV, after.kept_KV),
+            kl_step=_exact_kl(before, after),
             entropy=float(before.entropy_S.mean()),
             num_trained_tokens=_num_trained_tokens(batches),
             gap_mean=float(gap_S.mean()),
@@ -248,13 +254,37 @@ class Learner:
         warm = min(1.0, self._num_updates / max(1, config.warmup_steps))
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate * warm
+        # In main memory: beside weights, gradients and moments a GPU may have no room for it.
+        weights = [p.detach().to("cpu", copy=True) for p in parameters]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return _Update(
             outputs=functools.reduce(operator.add, parts),
             grad_norm=grad_norm,
             learning_rate=config.learning_rate * warm,
+            weights_before=weights,
         )
+
+    def _settle(
+        self, batches: Sequence[Batch], before: _Scores, weights_before: Sequence[Tensor]
+    ) -> tuple[_Scores, float]:
+        """Halve an update that went too far; return the scores after it, and its share taken.
+
+        Too far: numbers that are not finite, more than ``max_step_kl`` away, or past the point
+        where the judged tokens moved the way they were judged. The first step after a start has
+        no history to scale it, and a judgement of few tokens is all the optimizer sees.
+        """
+        limit = self._config.loss.max_step_kl
+        for halvings in range(MAX_HALVINGS + 1):
+            after = self._score(batches)
+            finite = bool(torch.isfinite(after.logprobs_S).all())
+            within = finite and _exact_kl(before, after) <= limit
+            if (within and _gain(batches, before, after) >= 0) or halvings == MAX_HALVINGS:
+                break
+            for weight, old in zip(self._policy.parameters(), weights_before, strict=True):
+                weight.data.lerp_(old.to(weight.device), 0.5)
+        self._require_finite(after, batches, "log-probabilities after the update")
+        return after, 0.5**halvings
 
     def _loss_at(
         self, batches: Sequence[Batch], policy_logprobs: Sequence[Tensor], before: _Scores
@@ -373,10 +403,16 @@ def _ids(batches: Sequence[Batch]) -> list[str]:
     return list(dict.fromkeys(s.episode_id for batch in batches for s in batch.samples))
 
 
-def _exact_kl(before_KV: Tensor, after_KV: Tensor) -> float:
-    """Return the mean KL(before, after) over rows, nats."""
-    kl_K = (before_KV.exp() * (before_KV - after_KV)).sum(-1)
+def _exact_kl(before: _Scores, after: _Scores) -> float:
+    """Return the mean KL(before, after) over the kept rows, nats a token."""
+    kl_K = (before.kept_KV.exp() * (before.kept_KV - after.kept_KV)).sum(-1)
     return max(0.0, float(kl_K.mean()))
+
+
+def _gain(batches: Sequence[Batch], before: _Scores, after: _Scores) -> float:
+    """Return how far the tokens moved the way they were judged: the sum of advantage x change."""
+    advantages_S = torch.cat([batch.advantages_N for batch in batches])
+    return float((advantages_S * (after.logprobs_S - before.logprobs_S)).sum())
 
 
 def _trained_completions(

@@ -108,6 +108,8 @@ class LearnerMetrics(Message):
     """Norm of the whole gradient before clipping."""
     learning_rate: float
     """Step size used, warm-up included."""
+    step_frac: float
+    """Share of the optimizer's update that was taken: 1.0, or less where it went too far."""
     ratio_mean: float
     """Policy after over before the update."""
     ratio_max: float

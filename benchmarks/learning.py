@@ -1,0 +1,426 @@
+"""What learning does to the embedded model, and what it costs.
+
+    python benchmarks/learning.py [--rank N --learning-rate X] [--episodes N]
+
+Everything is real: the torch engine samples in this process, the learner is a process of its own,
+the store and the orchestrator are between them. Three runs, each from the model as it comes:
+
+1. presses: twenty episodes judged by turns with +1 and -1. What does one press do to its reply,
+   and is the model still itself after twenty?
+2. habit: a reply that begins with "No" gets +1, any other -1.
+3. control: the same questions, with rewards that say nothing: +1 and -1 by turns, for the replies
+   with the habit and for those without it.
+
+Prints a table and, last, one JSON line.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Engine and learner share the cores; see docs/engine.md. Must be set before torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import math
+import random
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests"))
+
+from fakes.learner_process import ADMIN_KEY, LearnerProcess  # noqa: E402
+
+from hermes_tui_services.serving import ServeConfig  # noqa: E402
+from hermes_tui_training.checkpoint import checkpoint_path  # noqa: E402
+from hermes_tui_training.config import (  # noqa: E402
+    ModelConfig,
+    RewardConfig,
+    TrainerRole,
+    TrainingConfig,
+)
+from hermes_tui_training.engine import Engine, SamplingParams, create_engine  # noqa: E402
+from hermes_tui_training.model import EMBEDDED_MODEL, prepare_model  # noqa: E402
+from hermes_tui_training.orchestrator import Orchestrator  # noqa: E402
+from hermes_tui_training.store import Store  # noqa: E402
+
+PROMPTS = (
+    "Name a colour.",
+    "Name an animal.",
+    "Greet Ada.",
+    "What do you like?",
+    "Tell me a joke.",
+)
+"""What is judged in the first run."""
+
+HABIT_PROMPTS = tuple(
+    f"{question} Answer yes or no."
+    for question in ("Do birds have wings?", "Is ice cold?", "Is the sun hot?", "Is the sky blue?")
+)
+"""Judged in the other runs. The model says no to a third of them, right or wrong."""
+
+HELD_OUT = "Can fish swim? Answer yes or no."
+"""Never judged."""
+
+HABIT = "No"
+
+TEXT = (
+    "The history of the ocean is long. People have sailed across it for thousands of years, looking"
+    " for food, land and trade. Today ships carry most of the goods that we use, and scientists"
+    " study how the water moves heat around the planet."
+)
+"""Its perplexity says whether the model still speaks English."""
+
+QUESTIONS = ("What is the capital of France?", "What is 2 + 2?", "Tell me about the sea.")
+"""Answered greedily before and after."""
+
+STEP_DEADLINE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One judged reply and what the step did to it."""
+
+    text: str
+    """The reply."""
+    reward: float
+    """Its reward."""
+    row: dict[str, Any] | None
+    """The step's row; None when there was nothing to learn."""
+
+
+class Run:
+    """One training run from the untrained model."""
+
+    def __init__(self, root: Path, model_dir: Path, engine: Engine, config: TrainingConfig) -> None:
+        self.checkpoints = root / "checkpoints"
+        self._tokenizer = AutoTokenizer.from_pretrained(model_dir)
+        self._store = Store(root / "trajectories.db")
+        self._engine = engine
+        self._learner = LearnerProcess(root, EMBEDDED_MODEL, config, threads=None)
+        self._role = TrainerRole(
+            serve=ServeConfig(name="trainer"),
+            admin_key=ADMIN_KEY,
+            model=ModelConfig(),
+            training=config,
+            database=root / "trajectories.db",
+            checkpoints=self.checkpoints,
+            learner_run_file=self._learner.run_file,
+        )
+        self._count = 0
+        self.peak_rss_bytes = 0
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        await asyncio.to_thread(self._learner.start)
+        self._orchestrator = Orchestrator(store=self._store, engine=self._engine, config=self._role)
+        await self._orchestrator.start()
+        try:
+            yield
+        finally:
+            self.peak_rss_bytes = peak_rss_bytes(self._learner.pid)
+            await self._orchestrator.stop()
+            await asyncio.to_thread(self._learner.kill)
+            self._store.close()
+
+    @property
+    def version(self) -> int:
+        return self._store.policy_version()
+
+    async def episode(
+        self, question: str, max_tokens: int, judge: Callable[[str], float]
+    ) -> Episode:
+        """Sample a reply, judge it, and wait until it was learned."""
+        self._count += 1
+        prompt = prompt_ids(self._tokenizer, question)
+        sampling = SamplingParams(
+            max_tokens=max_tokens, seed=self._count, stop_token_ids=(self._tokenizer.eos_token_id,)
+        )
+        ids, logprobs, versions, finish = [], [], [], None
+        async for output in self._engine.generate(prompt, sampling):
+            ids += output.token_ids
+            logprobs += output.logprobs
+            versions += output.policy_versions
+            finish = output.finish_reason
+        text = self._tokenizer.decode(ids, skip_special_tokens=True)
+        reward = judge(text)
+        episode_id = await asyncio.to_thread(
+            self._record, prompt, ids, logprobs, versions, finish, text
+        )
+        before = self.version
+        self._store.set_reward(episode_id, reward)
+        async with asyncio.timeout(STEP_DEADLINE_S):
+            while self._store.episode(episode_id).state not in ("trained", "dropped"):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        rows = self._store.steps(after=before)
+        return Episode(text=text, reward=reward, row=rows[0] if rows else None)
+
+    def _record(
+        self,
+        prompt: Sequence[int],
+        ids: Sequence[int],
+        logprobs: Sequence[float],
+        versions: Sequence[int],
+        finish: str | None,
+        text: str,
+    ) -> str:
+        number = str(self._count)
+        session = self._store.create_session(key_hash=number, task_id="bench", group_id=number)
+        episode_id, _ = self._store.begin_completion(
+            completion_id=f"chatcmpl-{number}",
+            session_id=session.session_id,
+            prompt_token_ids=prompt,
+            sampling={"temperature": 1.0},
+            request_messages=[],
+            tools=[],
+            prefix={},
+        )
+        self._store.finish_completion(
+            f"chatcmpl-{number}",
+            token_ids=ids,
+            logprobs=logprobs,
+            policy_versions=versions,
+            finish_reason=finish,
+            message={"role": "assistant", "content": text},
+            latency={},
+            trainable=True,
+            untrainable_reason=None,
+        )
+        return episode_id
+
+
+class Examiner:
+    """Looks at a checkpoint as any user of the Hugging Face libraries would."""
+
+    def __init__(self, model_dir: Path, checkpoint: Path | None) -> None:
+        full = checkpoint is not None and not (checkpoint / "adapter_config.json").exists()
+        self._tokenizer = AutoTokenizer.from_pretrained(model_dir)
+        source = checkpoint if full else model_dir
+        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+        if checkpoint is not None and not full:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # peft's own, about transformers
+                model = PeftModel.from_pretrained(model, checkpoint)
+        self._model = model.eval()
+
+    @torch.no_grad()
+    def perplexity(self, text: str) -> float:
+        ids = torch.tensor([self._tokenizer(text)["input_ids"]])
+        return math.exp(float(self._model(input_ids=ids, labels=ids).loss))
+
+    @torch.no_grad()
+    def answer(self, question: str, max_tokens: int = 16) -> str:
+        ids = torch.tensor([prompt_ids(self._tokenizer, question)])
+        out = self._model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=max_tokens,
+            do_sample=False,
+        )
+        return str(self._tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True))
+
+    @torch.no_grad()
+    def habit(self, question: str) -> float:
+        """Return the probability that the reply begins with the habit."""
+        ids = torch.tensor([prompt_ids(self._tokenizer, question)])
+        probabilities = torch.softmax(self._model(input_ids=ids).logits[0, -1], -1)
+        first = self._tokenizer(HABIT)["input_ids"][0]
+        return float(probabilities[first])
+
+
+def prompt_ids(tokenizer: Any, question: str) -> tuple[int, ...]:
+    messages = [{"role": "user", "content": question}]
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """Return the largest resident memory that a process had; the present one where not told."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    except (OSError, StopIteration):
+        return int(psutil.Process(pid).memory_info().rss)
+
+
+def learned(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
+    return [episode.row for episode in episodes if episode.row]
+
+
+def press(episode: Episode) -> dict[str, Any]:
+    """Return what one press did to its reply."""
+    assert episode.row
+    change = episode.row["logprob_after"] - episode.row["logprob_before"]
+    return {
+        "reward": episode.reward,
+        "advantage": round(episode.row["advantage_mean"], 2),
+        "tokens": episode.row["num_trained_tokens"],
+        "logprob_change": round(change, 3),
+        "token_probability_ratio": round(math.exp(change), 2),
+        "reply_probability_ratio": float(
+            f"{math.exp(change * episode.row['num_trained_tokens']):.3g}"
+        ),
+        "kl": round(episode.row["kl_step"], 3),
+        "step_frac": episode.row["step_frac"],
+    }
+
+
+async def run_presses(run: Run, model_dir: Path, count: int) -> dict[str, Any]:
+    before = Examiner(model_dir, None)
+    exam = {
+        "perplexity_before": before.perplexity(TEXT),
+        "answers_before": [before.answer(q) for q in QUESTIONS],
+    }
+    del before
+    coin = random.Random(1)
+    # One of each first; from then on as a moody person would.
+    rewards = [1.0, -1.0, *(coin.choice((1.0, -1.0)) for _ in range(count - 2))]
+    episodes = []
+    async with run.running():
+        for index, reward in enumerate(rewards):
+            question = PROMPTS[0] if index < 2 else PROMPTS[index % len(PROMPTS)]
+            episode = await run.episode(question, 12 if index < 2 else 24, lambda _, r=reward: r)
+            show(index, episode)
+            episodes.append(episode)
+        version = run.version
+        after = Examiner(model_dir, checkpoint_path(run.checkpoints, version))
+        exam["perplexity_after"] = after.perplexity(TEXT)
+        exam["answers_after"] = [after.answer(q) for q in QUESTIONS]
+    rows = learned(episodes)
+    return {
+        "plus_one": press(episodes[0]),
+        "minus_one": press(episodes[1]),
+        **exam,
+        "right_way_frac": statistics.mean(
+            (row["logprob_after"] > row["logprob_before"]) == (row["advantage_mean"] > 0)
+            for row in rows
+        ),
+        "step_s": statistics.median(row["seconds"]["total"] for row in rows),
+        "recompute_s": statistics.median(row["seconds"]["recompute"] for row in rows),
+        "update_s": statistics.median(row["seconds"]["update"] for row in rows),
+        "save_s": statistics.median(row["seconds"]["save"] for row in rows),
+        "publish_s": statistics.median(row["seconds"]["publish"] for row in rows),
+        "score_to_weights_s": statistics.median(row["score_to_weights_s"] for row in rows),
+        "gap_max": max(row["gap_max"] for row in rows),
+        "kl_max": max(row["kl_step"] for row in rows),
+        "learner_peak_rss_mib": run.peak_rss_bytes // 2**20,
+    }
+
+
+def has_habit(text: str) -> bool:
+    return text.strip().startswith(HABIT)
+
+
+def reward_habit(text: str) -> float:
+    return 1.0 if has_habit(text) else -1.0
+
+
+def reward_by_turns() -> Callable[[str], float]:
+    """Return a judge whose rewards do not depend on the habit."""
+    signs = {True: itertools.cycle((1.0, -1.0)), False: itertools.cycle((1.0, -1.0))}
+    return lambda text: next(signs[has_habit(text)])
+
+
+async def run_habit(
+    run: Run, model_dir: Path, count: int, judge: Callable[[str], float]
+) -> dict[str, Any]:
+    episodes = []
+    async with run.running():
+        for index in range(count):
+            question = HABIT_PROMPTS[index % len(HABIT_PROMPTS)]
+            episode = await run.episode(question, 8, judge)
+            show(index, episode)
+            episodes.append(episode)
+        examiner = Examiner(model_dir, checkpoint_path(run.checkpoints, run.version))
+        after = statistics.mean(examiner.habit(q) for q in HABIT_PROMPTS)
+        held_out = examiner.habit(HELD_OUT)
+    shown = [has_habit(episode.text) for episode in episodes]
+    quarter = max(1, count // 4)
+    return {
+        "shown_first_quarter": statistics.mean(shown[:quarter]),
+        "shown_last_quarter": statistics.mean(shown[-quarter:]),
+        "probability_after": round(after, 3),
+        "held_out_after": round(held_out, 3),
+        "steps": len(learned(episodes)),
+    }
+
+
+def show(index: int, episode: Episode) -> None:
+    moved = "nothing to learn"
+    if episode.row:
+        row = episode.row
+        moved = (
+            f"logprob {row['logprob_before']:.2f} -> {row['logprob_after']:.2f}, "
+            f"kl {row['kl_step']:.2f}, step x{row['step_frac']:g}, {row['seconds']['total']:.1f} s"
+        )
+    print(f"  {index + 1:>3} {episode.reward:+.0f} {moved}  {episode.text[:48]!r}", flush=True)
+
+
+async def main() -> None:
+    defaults = TrainingConfig()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rank", type=int, default=defaults.lora.rank)
+    parser.add_argument("--learning-rate", type=float, default=defaults.optimizer.learning_rate)
+    parser.add_argument("--episodes", type=int, default=20, help="per run")
+    args = parser.parse_args()
+    config = defaults.model_copy(
+        update={
+            "lora": defaults.lora.model_copy(update={"rank": args.rank}),
+            "optimizer": defaults.optimizer.model_copy(
+                update={"learning_rate": args.learning_rate}
+            ),
+            "reward": RewardConfig(grace_s=0.0),
+        }
+    )
+    disable_progress_bar()
+    started = time.monotonic()
+    model_dir = prepare_model(EMBEDDED_MODEL, print)
+    engine = create_engine(config, ModelConfig(), model_dir)
+    await engine.start()
+    before = Examiner(model_dir, None)
+    result: dict[str, Any] = {
+        "benchmark": "learning",
+        "rank": args.rank,
+        "learning_rate": args.learning_rate,
+        "habit_before": round(statistics.mean(before.habit(q) for q in HABIT_PROMPTS), 3),
+        "held_out_before": round(before.habit(HELD_OUT), 3),
+    }
+    del before
+    runs: dict[str, Callable[[Run], Any]] = {
+        "presses": lambda run: run_presses(run, model_dir, args.episodes),
+        "habit": lambda run: run_habit(run, model_dir, args.episodes, reward_habit),
+        "control": lambda run: run_habit(run, model_dir, args.episodes, reward_by_turns()),
+    }
+    for name, work in runs.items():
+        print(f"{name}:", flush=True)
+        await engine.swap(model_dir, 0)
+        with tempfile.TemporaryDirectory() as root:
+            result[name] = await work(Run(Path(root), model_dir, engine, config))
+    await engine.stop()
+    result["seconds"] = round(time.monotonic() - started, 1)
+    for name in runs:
+        print(f"{name}: {json.dumps(result[name], indent=1, ensure_ascii=False)}")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
