@@ -154,6 +154,7 @@ async def _ask(client: AgentClient, session_key: str, request: ApprovalRequested
         click.echo(f"\n[approval] {clean(request.command)}")
     click.echo(f"[approval] {clean(request.description)}")
     choices = "/".join(clean(choice) for choice in request.choices)
-    answer = input(f"[{choices or 'your answer'}] ").strip()
+    # Blocking is right: the turn itself waits for this answer.
+    answer = input(f"[{choices or 'your answer'}] ").strip()  # noqa: ASYNC250
     if answer:
         await client.approve(session_key, request.approval_id, answer)
