@@ -237,14 +237,13 @@ def test_numbers_that_are_not_finite_are_rolled_back(
 def test_an_update_that_went_too_far_is_halved(
     model_dir: Path, tmp_path: Path, lora: LoraConfig, sign: float
 ) -> None:
-    changes = {
-        "optimizer": OptimizerConfig(learning_rate=0.1 if lora.rank else 0.02),
-        "loss": LossConfig(max_step_kl=0.2),
-    }
-    learner = _learner(model_dir, tmp_path, lora, **changes)
-    result = learner.step(make_request([_episode(model_dir)], _weights(sign))).result
-    assert result.metrics.step_frac in (0.5, 0.25, 0.125, 0.0625)
-    assert 0 < result.metrics.kl_step <= 0.2
+    request = make_request([_episode(model_dir)], _weights(sign))
+    free = _learner(model_dir, tmp_path / "free", lora).step(request).result.metrics
+    assert free.step_frac == 1.0
+    changes = {"loss": LossConfig(max_step_kl=free.kl_step / 3)}
+    result = _learner(model_dir, tmp_path, lora, **changes).step(request).result
+    assert result.metrics.step_frac in (0.5, 0.25)
+    assert 0 < result.metrics.kl_step <= free.kl_step / 3
     assert (result.metrics.logprob_after - result.metrics.logprob_before) * sign > 0
     # What was kept is what was measured.
     again = _learner(model_dir, tmp_path, lora, **changes)
