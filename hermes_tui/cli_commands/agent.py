@@ -5,13 +5,13 @@ Each has a name and a run directory, ``agents/NAME`` in the main one, and no tra
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from hermes_tui.cli_commands.connect import run_async
 from hermes_tui.cli_commands.stack import show_log, show_status
 from hermes_tui.cli_commands.words import Invocation, WordsGroup
 
@@ -62,8 +62,8 @@ def run(invocation: Invocation, /, service: str, force: bool, **options: object)
     if pid := lock_owner(run_dir):
         if not force:
             raise AlreadyRunningError(str(run_dir.root), pid)
-        asyncio.run(stop_supervisor(run_dir, config.run.stop_timeout_s))
-    asyncio.run(_launch(config, service))
+        run_async(stop_supervisor(run_dir, config.run.stop_timeout_s))
+    run_async(_launch(config, service))
 
 
 def _service_config(invocation: Invocation, home: Path, options: dict[str, object]) -> Config:
@@ -173,7 +173,7 @@ def stop(invocation: Invocation, service: str, grace_period: float | None) -> No
     from hermes_tui.supervisor.launch import stop_supervisor
 
     timeout_s = grace_period or invocation.load().run.stop_timeout_s
-    asyncio.run(stop_supervisor(_run_dir(invocation, service), timeout_s))
+    run_async(stop_supervisor(_run_dir(invocation, service), timeout_s))
     click.echo(f"Stopped agent service {service!r}.")
 
 

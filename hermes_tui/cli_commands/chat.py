@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from hermes_tui.cli_commands.words import Invocation, WordsCommand
 from hermes_tui_services.errors import ConfigError, HermesTuiError
 
 if TYPE_CHECKING:
+    import asyncio
+
     from hermes_tui_services.client import AgentClient, ApprovalRequested
 
 _MODEL = "hermes-agent"
@@ -55,6 +56,8 @@ def chat(
     given = _Route(
         base_url=inf_base_url or None, session_key=session_api_key or None, model=inf_model or None
     )
+    import asyncio  # late, as all that --help does not need
+
     with asyncio.Runner() as runner:
         gateway, route = runner.run(_connect(invocation, gateway_addr, admin_api_key, given))
         _loop(runner, gateway, route)

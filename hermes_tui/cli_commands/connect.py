@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -19,6 +18,8 @@ Result = TypeVar("Result")
 
 def run_async(main: Coroutine[object, object, Result]) -> Result:
     """Run a command's coroutine; ctrl+c ends it as it ends any program."""
+    import asyncio  # late, as all that --help does not need
+
     try:
         return asyncio.run(main)
     except KeyboardInterrupt:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
-import shutil
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,6 +51,8 @@ class Finding:
 @click.pass_obj
 def doctor(invocation: Invocation) -> None:
     """Print versions, paths, devices, ports, the model, and what is missing."""
+    import platform
+
     config = invocation.load()
     run_dir = invocation.run_dir()
     findings = [
@@ -79,6 +76,8 @@ def doctor(invocation: Invocation) -> None:
 
 
 def _packages(config: Config) -> Iterator[Finding]:
+    import importlib.metadata
+
     for name, mend in _PACKAGES.items():
         if name in _TRAINER_ONLY and not config.training.enabled:
             continue
@@ -103,6 +102,8 @@ def _devices() -> Iterator[Finding]:
 
 
 def _paths(invocation: Invocation, run_dir: RunDir) -> Iterator[Finding]:
+    import shutil
+
     from hermes_tui.core.config import find_file
     from hermes_tui.supervisor.lock import lock_owner
 
@@ -124,6 +125,8 @@ def _model(config: Config) -> Iterator[Finding]:
         mend = "" if upstream else "set upstream.base_url, or training.enabled = true"
         yield Finding("upstream", upstream or "none, and training is off", mend)
         return
+    import subprocess
+
     # In a process of its own: what knows the models is not for the app's process.
     command = ["-P", "-m", "hermes_tui_training.model", "--check", config.model.path]
     answer = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
@@ -148,6 +151,8 @@ def _ports(config: Config, run_dir: RunDir) -> Iterator[Finding]:
 
 
 def _is_taken(host: str, port: int) -> bool:
+    import socket
+
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

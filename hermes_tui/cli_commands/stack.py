@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hermes_tui.cli_commands.connect import run_async
 from hermes_tui.cli_commands.words import Invocation, WordsCommand
 from hermes_tui_services.errors import ConfigError, StackError
 
@@ -40,6 +39,8 @@ def open_screen(config: Config) -> int:
 @click.pass_obj
 def setup(invocation: Invocation) -> None:
     """Fetch and prepare the model, so that everything later works without a network."""
+    import subprocess
+
     config = invocation.load()
     if not config.training.enabled:
         click.echo("training is off: there is no model to prepare")
@@ -100,7 +101,7 @@ def status(invocation: Invocation, as_json: bool) -> None:
 
 def show_status(run_dir: RunDir, as_json: bool) -> None:
     """Print the state of a stack and exit: 0 when every process is ready, else 1."""
-    stack = asyncio.run(_fetch_status(run_dir))
+    stack = run_async(_fetch_status(run_dir))
     if as_json:
         click.echo(stack.model_dump_json(indent=2))
     else:
@@ -149,7 +150,7 @@ def stop(invocation: Invocation) -> None:
 
     config = invocation.load()
     run_dir = invocation.run_dir()
-    asyncio.run(stop_supervisor(run_dir, config.run.stop_timeout_s))
+    run_async(stop_supervisor(run_dir, config.run.stop_timeout_s))
     click.echo(f"stopped {run_dir.root}")
 
 
