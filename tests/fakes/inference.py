@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from fakes.engine import FakeEngine, FakeOrchestrator, byte_tokenizer
 from pydantic import SecretStr
 from starlette.applications import Starlette
 
-from hermes_tui_services.serving import ServeConfig
+from hermes_tui_services.serving import ServeConfig, bind
 from hermes_tui_training.chat import Chat
 from hermes_tui_training.config import ModelConfig, TrainerRole, TrainingConfig
 from hermes_tui_training.gateway.app import create_app
@@ -117,7 +116,7 @@ async def running_gateway(
 @asynccontextmanager
 async def _served(app: Starlette, port: int) -> AsyncIterator[str]:
     """Serve an app until the block ends, which closes its connections at once."""
-    sock = socket.create_server(("127.0.0.1", port))
+    sock = bind(ServeConfig(name="trainer", port=port))
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=0
     )

@@ -14,13 +14,13 @@ import pytest
 from hermes_tui_services.errors import ConfigError
 from hermes_tui_training.protocol import EventKind
 from hermes_tui_training.store import (
-    EVENTS_KEPT,
     ConflictError,
     Store,
     UnknownIdError,
     hash_key,
     new_id,
 )
+from hermes_tui_training.store_base import EVENTS_KEPT
 from hermes_tui_training.types import Episode, TrainedCompletion
 
 

@@ -77,6 +77,7 @@ class Chat:
         """
         self.tokenizer = tokenizer
         self._lock = threading.Lock()
+        self._texts: dict[int, str] = {}
         if model_name:
             tokenizer.name_or_path = model_name
         self._config = _choose(tokenizer, renderer)
@@ -227,7 +228,10 @@ class Chat:
 
     def token_text(self, token_id: int) -> str:
         """Return one token's text; U+FFFD stands for bytes that are no characters alone."""
-        return str(self.tokenizer.decode([token_id]))
+        text = self._texts.get(token_id)
+        if text is None:
+            text = self._texts[token_id] = str(self.tokenizer.decode([token_id]))
+        return text
 
     def reply_stream(
         self,

@@ -22,11 +22,12 @@ if TYPE_CHECKING:  # the renderers behind it take seconds to import
     from hermes_tui_training.chat import Chat
     from hermes_tui_training.orchestrator import Orchestrator
 
-_MAX_SESSIONS = 256
-"""Sessions whose completions are kept in memory."""
+_MAX_SESSIONS = 64
+"""Sessions whose completions are kept in memory; the others are read when they are needed."""
 
-_MAX_PARENTS = 64
-"""Completions per session that a next prompt may continue."""
+_MAX_PARENTS = 8
+"""Newest completions per session that a next prompt may continue; at 8,192 tokens each, all
+sessions together take 150 MB at most."""
 
 
 class Parents:
