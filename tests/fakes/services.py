@@ -31,6 +31,7 @@ class Process:
     run_dir: Path
     popen: subprocess.Popen[bytes] | None = None
     port: int = 0
+    started_at: float = 0.0
     start_s: float = 0.0
     env: dict[str, str] = field(default_factory=dict)
 
@@ -56,6 +57,7 @@ class Process:
         path = self.run_dir / f"{self.name}.config"
         path.write_text(json.dumps({"serve": serve, "admin_key": ADMIN_KEY, **self.config}))
         path.chmod(0o600)
+        self.started_at = time.time()
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         with (self.run_dir / f"{self.name}.log").open("ab") as log:
             self.popen = subprocess.Popen(
@@ -77,8 +79,8 @@ class Process:
             if self.popen.poll() is not None:
                 break
             if run_file.exists():
-                self.port = int(json.loads(run_file.read_text())["port"])
-                self.start_s = time.monotonic() - began
+                row = json.loads(run_file.read_text())
+                self.port, self.start_s = int(row["port"]), row["started_at"] - self.started_at
                 return
             time.sleep(0.01)
         raise AssertionError(f"{self.name} did not start: {self.log[-2000:]}")
@@ -93,7 +95,7 @@ class Process:
 
     def stop(self) -> None:
         """Close its lifeline and wait until it is gone."""
-        if self.popen is None or self.popen.poll() is not None:
+        if self.popen is None:
             return
         assert self.popen.stdin
         self.popen.stdin.close()

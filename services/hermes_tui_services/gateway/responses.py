@@ -94,9 +94,9 @@ class ResponseBuilder:
             response["error"] = self.error.body()["error"]
         return response
 
-    def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
+    def _event(self, event_type: str, /, **fields: Any) -> dict[str, Any]:
         self._sequence += 1
-        return {"type": kind, "sequence_number": self._sequence, **fields}
+        return {"type": event_type, "sequence_number": self._sequence, **fields}
 
 
 def _call(event: TurnEvent, *, typed: bool = True) -> dict[str, Any]:

@@ -52,8 +52,11 @@ _MODULES = (
     "agent.ssl_verify", "gateway.session_context", "tools.approval", "tools.terminal_tool",
 )  # fmt: skip
 
-_CHATTY_LOGGERS = ("agent", "gateway", "hermes_cli", "model_tools", "run_agent", "tools")
-"""Hermes' loggers: at INFO they write several lines per turn, with what the user said."""
+_LOG_LEVELS = dict.fromkeys(
+    ("agent", "gateway", "hermes_cli", "model_tools", "plugins", "run_agent", "tools"), "WARNING"
+) | {"agent.tool_executor": "ERROR", "tools.registry": "ERROR"}
+"""Hermes' loggers. At INFO they write several lines per turn, with what the user said; the last two
+warn of each tool that fails, with its output."""
 
 _PRIVATE_NAMES = {
     "run_agent": ("AIAgent", "_get_proxy_for_base_url"),
@@ -105,6 +108,8 @@ def load() -> Hermes:
     """
     factory, root = logging.getLogRecordFactory(), logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    for name, quiet in _LOG_LEVELS.items():
+        logging.getLogger(name).setLevel(quiet)
     try:
         modules = {name: importlib.import_module(name) for name in _MODULES}
     except ModuleNotFoundError as error:
@@ -116,8 +121,6 @@ def load() -> Hermes:
         # Hermes makes the process's logging its own.
         logging.setLogRecordFactory(factory)
         root.handlers[:], root.level = handlers, level
-    for name in _CHATTY_LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
     _check_names(modules)
     _correct(modules)
     return Hermes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hermes_tui_services.auth import RedactingFilter
 from hermes_tui_services.errors import ApiError
 from hermes_tui_services.protocol import ChatMessage
 from hermes_tui_services.types import AgentResponse, TurnInterrupted
@@ -128,6 +129,7 @@ def _failure(
     cause = str(
         result.get("error") or result.get("final_response") or result.get("turn_exit_reason") or ""
     ).strip()
+    cause = RedactingFilter().redact(cause)  # servers quote the key that they refuse
     if _stream_broke(messages):
         cause = f"its stream broke off. {cause}"
     if result.get("compaction_disabled") or "context_length_exceeded" in cause:
