@@ -1,10 +1,11 @@
 # make run    sets everything up and opens the app
 # make test   sets everything up and runs all tests
 PYTHON ?= python3
-# A CPU build is enough for the embedded model; on a GPU machine: make setup TORCH='torch'
+# The build that the tests were run with; on another machine, say: make setup TORCH='torch>=2.6'
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 STAMP := $(VENV)/.installed
 
 # Two torch processes on a small machine thrash each other while OpenMP threads spin.
@@ -13,17 +14,18 @@ export OMP_WAIT_POLICY ?= passive
 .PHONY: setup run test check bench clean
 
 $(STAMP): pyproject.toml Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+		{ echo "Python 3.11, 3.12 or 3.13 is needed; name one: make PYTHON=python3.12"; exit 1; }
 	@echo "[1/3] creating $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
-	@echo "[2/3] installing packages (about two minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" 2>&1 | grep -v '^WARNING: Location' || true
-	@$(BIN)/python -c "import torch" 
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all,dev]' 2>&1 | grep -v '^WARNING: Location' || true
-	@$(BIN)/hermes-tui --version
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo "the venv module does not work; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@echo "[2/3] installing packages (some minutes the first time)"
+	@$(PIP) install '$(TORCH)'
+	@$(PIP) install --editable '.[all,dev]'
 	@touch $(STAMP)
 
 setup: $(STAMP)
-	@echo "[3/3] the embedded model"
+	@echo "[3/3] preparing the model"
 	@$(BIN)/hermes-tui setup
 
 run: setup
@@ -42,4 +44,4 @@ bench: setup
 	@for name in engine agent_service learning; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
