@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
@@ -96,11 +96,9 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
 async def _reap(conversations: Conversations, registration: Registration, timeout_s: float) -> None:
     while True:
         await asyncio.sleep(min(timeout_s / 2, MAX_REAP_S))
-        # A worker that refuses to close a session must not end the reaping of the others.
-        with suppress(ApiError):
-            for session_key in await conversations.release_idle(timeout_s):
-                logger.info("released idle session=%s", session_key)
-                await registration.release(session_key)
+        for session_key in await conversations.release_idle(timeout_s):
+            logger.info("released idle session=%s", session_key)
+            await registration.release(session_key)
 
 
 async def _health(request: Request) -> Response:

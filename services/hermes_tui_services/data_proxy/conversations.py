@@ -132,11 +132,11 @@ class Conversations:
     async def release_idle(self, timeout_s: float) -> list[str]:
         """Let the worker free the agents of sessions that were quiet for long; return them."""
         before = time.monotonic() - timeout_s
-        idle = [s for s in self._sessions.values() if not s.turns and s.last_active < before]
+        idle = [s for s in self._sessions.values() if s.task is None and s.last_active < before]
         for session in idle:
-            del self._sessions[session.key]
-            await self._worker.close(session.key)
-        return [session.key for session in idle]
+            session.task = self._spawn(self._release(session))
+        await asyncio.gather(*(session.task for session in idle if session.task))
+        return [session.key for session in idle if session.key not in self._sessions]
 
     async def stop(self, timeout_s: float) -> None:
         """Interrupt everything and wait for it, so that what was said is kept."""
@@ -173,6 +173,9 @@ class Conversations:
             finally:
                 session.running = None
                 session.last_active = time.monotonic()
+            if turn.once and not session.waiting:
+                await self._release(session)
+                return
         session.task = None
 
     async def _run(self, turn: Turn) -> TurnEvent:
@@ -187,15 +190,19 @@ class Conversations:
             last = {**last, "messages": None}
         elif last["interrupted"]:
             await self._keep(turn, interrupted_messages(turn.events), interrupted=True)
-        if turn.once:
-            await self._worker.close(turn.session_key)
-            self._spawn(self._drop(turn.session_key))
         return last
 
-    async def _drop(self, session_key: str) -> None:
-        session = self._sessions.get(session_key)
-        if session and not session.turns:
-            del self._sessions[session_key]
+    async def _release(self, session: _Session) -> None:
+        """Free the session's agent; a turn that comes meanwhile waits, and gets a new one."""
+        try:
+            await self._worker.close(session.key)
+        except ApiError as error:
+            logger.warning("session not released session=%s cause=%s", session.key, error)
+        session.task = None
+        if session.waiting:
+            session.task = self._spawn(self._serve(session))
+        else:
+            self._sessions.pop(session.key, None)
 
     async def _prepare(self, turn: Turn) -> RunBody:
         """Return what the worker is asked: the message, the history, the upstream."""

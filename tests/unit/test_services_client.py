@@ -1,0 +1,159 @@
+"""The client: a turn as typed events, and errors as ServiceError."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import httpx
+import pytest
+from fakes.roles import ADMIN_KEY, Chain, chain, eventually
+
+from hermes_tui_services.client import (
+    AgentClient,
+    ApprovalRequested,
+    ReasoningArrived,
+    TextArrived,
+    ToolCalled,
+    ToolReturned,
+    TurnCompleted,
+    TurnFailed,
+    TurnStarted,
+    TurnUpdate,
+)
+from hermes_tui_services.errors import ServiceError
+
+KEY = "tui/ключ 1"
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Chain]:
+    async with chain(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(one: Chain) -> AsyncIterator[AgentClient]:
+    async with AgentClient(one.gateway, ADMIN_KEY) as client:
+        yield client
+
+
+async def updates(client: AgentClient, text: str) -> list[TurnUpdate]:
+    return [update async for update in client.turn(text, session_key=KEY)]
+
+
+async def test_a_turn_is_a_row_of_events(one: Chain, client: AgentClient) -> None:
+    started, text, called, returned, more, completed = await updates(client, "see tool:look ok")
+    assert isinstance(started, TurnStarted)
+    assert started.run_id.startswith("run-")
+    assert text == TextArrived(text="see ")
+    assert isinstance(called, ToolCalled)
+    assert (called.name, called.arguments) == ("look", '{"a": 1}')
+    assert returned == ToolReturned(call_id=called.call_id, name="look", output="done")
+    assert more == TextArrived(text="ok ")
+    assert isinstance(completed, TurnCompleted)
+    assert (completed.text, completed.usage) == ("see ok", {"total_tokens": 3})
+    assert one.agent.seen[0].session_key == KEY
+    assert [m["role"] for m in await client.history(KEY)] == ["user", "assistant", "tool",
+                                                              "assistant"]  # fmt: skip
+
+
+async def test_the_upstream_travels_with_the_turn(one: Chain, client: AgentClient) -> None:
+    turn = client.turn(
+        "hi", session_key=KEY, inf_base_url="http://gw", session_api_key="k", inf_model="m"
+    )
+    async with aclosing(turn) as events:
+        async for _ in events:
+            pass
+    expected = {"base_url": "http://gw/v1", "api_key": "k", "model": "m"}
+    assert one.agent.seen[0].metadata["areal_inference"] == expected
+
+
+async def test_a_failed_turn_is_an_event(client: AgentClient) -> None:
+    failed = (await updates(client, "some fail:boom"))[-1]
+    assert isinstance(failed, TurnFailed)
+    assert "boom" in failed.message
+    assert failed.text == "some "
+    assert not failed.interrupted
+
+
+async def test_interrupting_by_call_and_by_hanging_up(one: Chain, client: AgentClient) -> None:
+    task = asyncio.create_task(updates(client, "so wait:x"))
+    await eventually(lambda: one.agent.waiting)
+    assert await client.interrupt(KEY) is True
+    failed = (await task)[-1]
+    assert isinstance(failed, TurnFailed)
+    assert failed.interrupted
+    assert await client.interrupt(KEY) is False
+    async with aclosing(client.turn("so wait:x", session_key=KEY)) as events:
+        async for update in events:
+            if isinstance(update, TextArrived):
+                break
+    await eventually(lambda: not one.agent.waiting, within_s=1.0)
+
+
+async def test_sessions_are_listed_and_closed(client: AgentClient) -> None:
+    await updates(client, "hi")
+    assert [row["session_key"] for row in await client.sessions()] == [KEY]
+    await client.close(KEY)
+    assert await client.sessions() == []
+    with pytest.raises(ServiceError, match="No session"):
+        await client.history(KEY)
+
+
+async def test_an_approval_is_answered(one: Chain, client: AgentClient) -> None:
+    await client.approve(KEY, "appr-1", "deny", "no")
+    assert one.agent.answers == [(KEY, "appr-1", "deny", "no")]
+
+
+async def test_what_the_gateway_refuses_is_a_service_error(one: Chain) -> None:
+    async with AgentClient(one.gateway, "wrong") as client:
+        for call in (updates(client, "hi"), client.sessions(), client.interrupt(KEY)):
+            with pytest.raises(ServiceError, match="key"):
+                await call
+    async with AgentClient("http://127.0.0.1:9", ADMIN_KEY) as client:
+        for call in (updates(client, "hi"), client.sessions()):
+            with pytest.raises(ServiceError, match="does not answer"):
+                await call
+
+
+async def test_events_of_every_kind_are_understood() -> None:
+    text = (
+        'data: {"type": "response.created", "response": {"id": "r", "metadata": {}}}\n\n'
+        'data: {"type": "response.reasoning_text.delta", "delta": "hm"}\n\n'
+        'data: {"type": "response.something.new"}\n\n'
+        'data: {"type": "response.approval_requested", "approval_id": "a", "kind": "command",'
+        ' "command": "rm", "description": "d", "choices": ["once"], "expires_at": 5.5}\n\n'
+    )
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, text=text))
+    seen: list[TurnUpdate] = []
+
+    async def read(http: httpx.AsyncClient) -> None:
+        async for update in AgentClient("http://gw", "k", http).turn("x", session_key="s"):
+            seen.append(update)
+
+    async with httpx.AsyncClient(transport=transport) as http:
+        with pytest.raises(ServiceError, match="without a result"):
+            await read(http)
+    assert seen[1:] == [
+        ReasoningArrived(text="hm"),
+        ApprovalRequested(
+            approval_id="a",
+            kind="command",
+            command="rm",
+            description="d",
+            choices=("once",),
+            expires_at=5.5,
+        ),
+    ]
+
+
+def test_the_client_is_light() -> None:
+    heavy = "{'run_agent', 'uvicorn', 'openai', 'hermes_tui_services.worker.app'}"
+    code = f"import sys, hermes_tui_services.client; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
