@@ -101,6 +101,7 @@ async def running_gateway(
     )
     async with AsyncExitStack() as stack:
         stack.callback(store.close)
+        stack.push_async_callback(app.state.services.drain)
         transport: httpx.AsyncBaseTransport | None = None
         url = "http://gateway.test"
         if port is None:

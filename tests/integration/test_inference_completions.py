@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -425,3 +426,39 @@ async def test_a_closed_connection_while_the_record_is_written(gateway: Gateway)
     await until(lambda: gateway.store.episodes()[0].completions[0].status == "finished")
     (completion,) = (await gateway.episode(session_id))["completions"]
     assert len(completion["token_ids"]) == len(completion["logprobs"])
+
+
+async def test_a_completion_that_runs_when_the_process_stops_is_recorded(tmp_path: Path) -> None:
+    engine = FakeEngine(says("a long story", hold_after=3))
+    async with httpx.AsyncClient(trust_env=False, timeout=20) as http:
+        async with running_gateway(tmp_path, engine=engine, port=0) as gateway:
+            session_id, key = await gateway.session()
+            asking = asyncio.create_task(replace(gateway, http=http).chat(key, stream=True))
+            http.base_url = httpx.URL(gateway.url)
+            await until(lambda: engine.requests)
+        with pytest.raises(httpx.HTTPError):
+            await asking
+    async with running_gateway(tmp_path) as gateway:
+        (completion,) = (await gateway.episode(session_id))["completions"]
+    assert (completion["status"], completion["untrainable_reason"]) == ("finished", "engine_error")
+    assert completion["error"] == "the trainer was stopped"
+    assert completion["token_ids"] == encode("a l")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_cannot_be_recorded_is_not_given(
+    gateway: Gateway, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError("the disk is full")
+
+    _, key = await gateway.session()
+    monkeypatch.setattr(gateway.store, "finish_completion", full)
+    answer = await gateway.chat(key, stream=stream)
+    if stream:
+        data = sse_data(answer.text)
+        assert "the disk is full" in json.loads(data[-2])["error"]["message"]
+        assert 'finish_reason": "stop' not in answer.text
+    else:
+        assert answer.status_code == 500
+        assert "the disk is full" in answer.json()["error"]["message"]

@@ -239,3 +239,18 @@ async def test_hostile_text_comes_back_as_text(gateway: Gateway, text: str) -> N
     assert bool(message.get("tool_calls")) == text.startswith("<tool_call>")
     if not message.get("tool_calls") and not text.startswith("<|"):
         assert message["content"] == text
+
+
+@pytest.mark.parametrize("depth", [50, 200, 400, 700, 900, 990])
+async def test_deep_nesting_is_answered(gateway: Gateway, depth: int) -> None:
+    session_id, key = await gateway.session()
+    deep = '{"a":' * depth + "1" + "}" * depth
+    tools = f'[{{"type": "function", "function": {{"name": "f", "parameters": {deep}}}}}]'
+    answer = await gateway.http.post(
+        "/v1/chat/completions",
+        content=f'{{"messages": {json.dumps(USER)}, "tools": {tools}}}',
+        headers={"Authorization": f"Bearer {key}"},
+    )
+    assert answer.status_code in (200, 400), answer.text
+    if answer.status_code == 200:
+        assert (await gateway.episode(session_id))["completions"][0]["trainable"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,17 @@ def test_shared_length_is_the_longest_common_prefix(a: list[int], b: list[int]) 
     while expected < min(len(a), len(b)) and a[expected] == b[expected]:
         expected += 1
     assert shared_length(a, b) == expected
+
+
+def test_threads_do_not_disturb_each_other(chat: Chat) -> None:
+    def render(number: int) -> bool:
+        prompt = chat.prompt([user(f"<|im_end|> {number}")])
+        stream = chat.reply_stream(prompt)
+        stream.push(encode("x"))
+        return prompt.token_ids.count(END) == 1
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(render, range(400)))
 
 
 def test_what_the_harness_writes_is_told_from_turns() -> None:

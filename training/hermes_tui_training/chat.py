@@ -13,6 +13,7 @@ from renderers import create_renderer
 from renderers.base import Renderer, load_tokenizer, merge_chat_template_kwargs
 from renderers.configs import BaseRendererConfig, DefaultRendererConfig, config_from_name
 from renderers.default import DefaultRenderer
+from renderers.reasoning import prompt_ends_in_reasoning
 
 from hermes_tui_services.errors import ApiError, ConfigError
 from hermes_tui_training.chatml import ChatMLRenderer, ChatMLRendererConfig
@@ -242,17 +243,21 @@ class Chat:
         stop: Sequence[str] = (),
     ) -> ReplyStream:
         """Return what turns the sampled tokens of a reply into a message, while they arrive."""
-        renderer = None
-        if not self._plain_text:
-            with self._lock:
-                renderer = self._renderer(template or {})
+        # Whatever encodes does so under the lock: how a fast tokenizer treats control tokens is
+        # a state that all threads share.
+        with self._lock:
+            renderer = self._renderer(template or {})
+            reasoning_open = isinstance(renderer, DefaultRenderer) and prompt_ends_in_reasoning(
+                self.tokenizer, list(prompt.token_ids), stop_ids=set(self.stop_token_ids)
+            )
         return ReplyStream(
             self.tokenizer,
             prompt_token_ids=prompt.token_ids,
             tools=tools,
             stop=stop,
             stop_token_ids=self.stop_token_ids,
-            renderer=renderer,
+            renderer=None if self._plain_text else renderer,
+            reasoning_open=reasoning_open,
         )
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from renderers.base import ParsedResponse, Renderer, ToolCallParseStatus
-from renderers.reasoning import prompt_ends_in_reasoning
 
 from hermes_tui_training.reply import Reply, ToolCall, held_length, parse_reply
 
@@ -77,12 +76,14 @@ class ReplyStream:
         stop: Sequence[str],
         stop_token_ids: Sequence[int],
         renderer: Renderer | None,
+        reasoning_open: bool = False,
     ) -> None:
         """Begin.
 
         Args:
             renderer: parses the tokens of a family with a grammar of its own; None means the
                 plain grammar of ``reply``.
+            reasoning_open: whether the prompt already opened ``<think>``; plain grammar only.
         """
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer)
@@ -91,9 +92,7 @@ class ReplyStream:
         self._stop_token_ids = frozenset(stop_token_ids)
         self._renderer = renderer
         self._prompt_token_ids = list(prompt_token_ids)
-        self._reasoning_open = renderer is None and prompt_ends_in_reasoning(
-            tokenizer, self._prompt_token_ids, stop_ids=self._stop_token_ids
-        )
+        self._reasoning_open = reasoning_open
         self._token_ids: list[int] = []
         self._text = ""
         self._sent_content = ""

@@ -67,7 +67,9 @@ async def _started(config: TrainerRole) -> AsyncIterator[Starlette]:
         stack.push_async_callback(orchestrator.stop)
         report_stage(config.serve, "starting the trainer")
         await orchestrator.start()
-        yield create_app(config, store=store, engine=engine, chat=chat, orchestrator=orchestrator)
+        app = create_app(config, store=store, engine=engine, chat=chat, orchestrator=orchestrator)
+        stack.push_async_callback(app.state.services.drain)
+        yield app
 
 
 def _import_heavy() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,8 @@ class CompletionRun:
             await asyncio.to_thread(self._begin)
         except ConflictError as error:
             raise ApiError(401, f"{error}: its key works no longer.") from error
+        except RecursionError as error:
+            raise ApiError(400, "The request is nested too deeply.") from error
 
     def _begin(self) -> None:
         plan, chat, parents = self.plan, self._services.chat, self._parents()
@@ -160,13 +163,22 @@ class CompletionRun:
         room = limit - num_prompt_tokens
         return min(self.plan.max_tokens or room, room)
 
+    @contextlib.asynccontextmanager
+    async def registered(self) -> AsyncIterator[None]:
+        """Count as running, so that the process waits for the record before it ends."""
+        self._services.running.add(self.completion_id)
+        try:
+            yield
+        finally:
+            self._services.running.discard(self.completion_id)
+
     # -- sampling ---------------------------------------------------------------------------
 
     async def run(self, emit: Callable[[Piece], None]) -> Outcome:
         """Sample; hand each piece to ``emit`` and return the outcome once it is recorded.
 
         Cancelling the task aborts the engine's request; what there is gets recorded.
-        Raises: ApiError: 502: the engine failed.
+        Raises: ApiError: 502: the engine failed. 500: the outcome could not be recorded.
         """
         try:
             engine_reason, stop_text = await self._sample(emit)
@@ -180,7 +192,12 @@ class CompletionRun:
             raise ApiError(
                 502, f"The engine failed: {error}. The completion was recorded as it broke off."
             ) from error
-        return await asyncio.shield(self._finish(engine_reason, stop_text))
+        try:
+            return await asyncio.shield(self._finish(engine_reason, stop_text))
+        except Exception as error:
+            # Request boundary: an answer that is not recorded must not be given.
+            logger.exception("completion not recorded id=%s", self.completion_id)
+            raise ApiError(500, f"The completion could not be recorded: {error}.") from error
 
     async def _sample(self, emit: Callable[[Piece], None]) -> tuple[str, str | None]:
         """Return the engine's finish reason and the stop string that ended the completion."""

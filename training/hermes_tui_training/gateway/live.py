@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from hermes_tui_services.errors import ApiError
 from hermes_tui_services.http import SseResponse, error_response, read_body, sse
@@ -45,12 +45,12 @@ class LiveResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        async with asyncio.TaskGroup() as group:
+        async with self._run.registered(), asyncio.TaskGroup() as group:
             sampling = group.create_task(self._sample(), name="sample")
             answering = group.create_task(self._answer(scope, send), name="answer")
             leaving = group.create_task(_disconnected(receive), name="disconnect")
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            self._run.client_left = leaving.done()
+            self._run.client_left |= leaving.done()
             for task in (sampling, answering, leaving):
                 task.cancel()
 
@@ -69,11 +69,10 @@ class LiveResponse(Response):
         else:
             response = await self._whole(first)
 
-        async def never() -> dict[str, str]:
-            await asyncio.Event().wait()
-            raise AssertionError("unreachable")
-
-        await response(scope, never, send)
+        try:
+            await response(scope, _never, send)
+        except (OSError, ClientDisconnect):
+            self._run.client_left = True
 
     async def _whole(self, item: Piece | Outcome | ApiError) -> Response:
         pieces: list[Piece] = []
@@ -97,6 +96,12 @@ class LiveResponse(Response):
             for chunk in self._shapes.last_chunks(item):
                 yield sse(chunk)
         yield _DONE
+
+
+async def _never() -> Message:
+    """Receive nothing: whether the client left is watched elsewhere."""
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
 
 
 async def _disconnected(receive: Receive) -> None:

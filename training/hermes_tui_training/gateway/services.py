@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
@@ -28,6 +29,10 @@ _MAX_SESSIONS = 64
 _MAX_PARENTS = 8
 """Newest completions per session that a next prompt may continue; at 8,192 tokens each, all
 sessions together take 150 MB at most."""
+
+
+_DRAIN_S = 2.0
+"""How long the end of the process waits for records; they are a write of a millisecond each."""
 
 
 class Parents:
@@ -80,8 +85,18 @@ class Services:
     parents: Parents = field(init=False)
     """What next prompts may continue."""
 
+    running: set[str] = field(default_factory=set)
+    """Ids of the completions that are being answered."""
+
     def __post_init__(self) -> None:
         self.parents = Parents(self.store)
+
+    async def drain(self) -> None:
+        """Wait until no completion is being answered, so that the store may close."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_S):
+                while self.running:  # noqa: ASYNC110  # at the process's end, for a moment
+                    await asyncio.sleep(0.01)
 
 
 def services_of(request: Request) -> Services:

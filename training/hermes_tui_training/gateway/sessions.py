@@ -147,7 +147,7 @@ def _checked_reward(reward: Any, bounds: tuple[float, float]) -> float:
     if not low <= reward <= high:  # NaN is not either
         raise ApiError(
             400,
-            f"'reward' = {str(reward):.20} is outside [{low:g}, {high:g}] (training.reward.range).",
+            f"'reward' = {reward!s:.20} is outside [{low:g}, {high:g}] (training.reward.range).",
             param="reward",
         )
     return float(reward)
