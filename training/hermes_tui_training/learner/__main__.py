@@ -7,13 +7,9 @@ import os
 from hermes_tui_services.serving import run_role
 from hermes_tui_training.config import LearnerRole
 
-NICENESS = 10
-"""Engine and servers go first; the learner takes what they leave of every core."""
-
 
 def main() -> None:
     """Run the role until it is told to stop."""
-    os.nice(NICENESS)
     # Must be set before torch is imported: spinning threads would take the engine's cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from hermes_tui_training.learner.app import create_app

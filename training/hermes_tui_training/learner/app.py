@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -37,6 +40,9 @@ from hermes_tui_training.model import prepare_model
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+NICENESS = 10
+"""Engine and servers go first; the learner takes what they leave of every core."""
+
 
 class LearnerService:
     """One learner and the thread that it works in."""
@@ -44,7 +50,7 @@ class LearnerService:
     def __init__(self, config: LearnerRole) -> None:
         self._config = config
         # Always the same thread: OpenMP keeps a team of threads for each that ever computed.
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="learner")
+        self._executor = ThreadPoolExecutor(1, "learner", initializer=_step_back)
         self._learner: Learner | None = None
         self._busy_with: int | None = None
 
@@ -84,6 +90,12 @@ class LearnerService:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def _step_back() -> None:
+    """Lower this thread's priority, and that of the threads which torch makes for it."""
+    if sys.platform == "linux":  # elsewhere it would lower that of /health too
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def create_app(config: LearnerRole) -> Starlette:
