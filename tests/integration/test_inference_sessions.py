@@ -59,6 +59,13 @@ async def test_a_group_has_siblings_of_one_task(gateway: Gateway) -> None:
     assert {(row["task_id"], row["group_id"]) for row in rows} == {("t", body["group_id"])}
 
 
+async def test_groups_never_mix_tasks(gateway: Gateway) -> None:
+    await gateway.session("one", group_id="g")
+    await gateway.session("one", group_id="g")
+    answer = await gateway.call("POST", "/rl/start_session", {"task_id": "two", "group_id": "g"})
+    assert_openai_error(answer, 409, "'one'")
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -408,6 +415,7 @@ async def test_events_are_resumable(served: Gateway) -> None:
                 break
     assert [event["event_id"] for event in got] == [e.event_id for e in stored[2:]]
     assert [event["kind"] for event in got] == [e.kind for e in stored[2:]]
+    await until(lambda: not gateway.store.num_subscribers)  # the view that left is forgotten
     assert_openai_error(await gateway.call("GET", "/rl/events?after=x"), 400)
 
 

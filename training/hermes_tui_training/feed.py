@@ -57,6 +57,11 @@ class Feed:
         self._lock = threading.Lock()
         self._subscriptions: set[Subscription] = set()
 
+    @property
+    def num_subscriptions(self) -> int:
+        """How many are subscribed."""
+        return len(self._subscriptions)
+
     @contextmanager
     def subscribe(self) -> Iterator[Subscription]:
         """Receive all events published from now on; call it in a coroutine."""

@@ -74,8 +74,8 @@ class Store(StepStore):
             rows = write.execute("SELECT * FROM completions WHERE status = 'running'").fetchall()
             for row in rows:
                 write.execute(
-                    "UPDATE completions SET status = 'lost', trainable = 0, error = ? "
-                    "WHERE completion_id = ?",
+                    "UPDATE completions SET status = 'lost', untrainable_reason = 'lost', "
+                    "error = ? WHERE completion_id = ?",
                     ("the trainer stopped before the outcome was recorded", row["completion_id"]),
                 )
                 write.event(
@@ -86,6 +86,7 @@ class Store(StepStore):
                         "episode_id": row["episode_id"],
                         "status": "lost",
                         "trainable": False,
+                        "untrainable_reason": "lost",
                     },
                 )
 
@@ -95,9 +96,19 @@ class Store(StepStore):
         """Start a session; a running one under the same key is ended in the same transaction.
 
         The old session's open episode becomes ``unscored``.
+        Raises: ConflictError: the group is another task's.
         """
         session_id = new_id("sess-")
         with self._write() as write:
+            other = write.execute(
+                "SELECT task_id FROM sessions WHERE group_id = ? AND task_id != ?",
+                (group_id, task_id),
+            ).fetchone()
+            if other is not None:
+                raise ConflictError(
+                    f"group {group_id} belongs to the task {other['task_id']!r}: "
+                    "a group holds sessions of one task"
+                )
             running = write.execute(
                 "SELECT session_id FROM sessions WHERE key_hash = ? AND ended_at IS NULL",
                 (key_hash,),
@@ -336,10 +347,9 @@ class Store(StepStore):
         """Return how many completions may not be trained, by reason."""
         rows = self._database.query(
             "SELECT untrainable_reason AS reason, count(*) AS number FROM completions "
-            "WHERE untrainable_reason IS NOT NULL GROUP BY 1 "
-            "UNION ALL SELECT 'lost', count(*) FROM completions WHERE status = 'lost'"
+            "WHERE untrainable_reason IS NOT NULL GROUP BY 1"
         )
-        return {row["reason"]: row["number"] for row in rows if row["number"]}
+        return {row["reason"]: row["number"] for row in rows}
 
     # -- rewards ----------------------------------------------------------------------------
 

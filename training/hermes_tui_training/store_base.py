@@ -161,6 +161,11 @@ class StoreBase:
         row = self._database.query("SELECT min(event_id), max(event_id) FROM events")[0]
         return int(row[0] or 0), int(row[1] or 0)
 
+    @property
+    def num_subscribers(self) -> int:
+        """How many receive events live."""
+        return self._feed.num_subscriptions
+
     def subscribe(self) -> AbstractContextManager[Subscription]:
         """Receive events live: ``with store.subscribe() as s: events, lost = await s.batch()``."""
         return self._feed.subscribe()

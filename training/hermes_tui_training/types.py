@@ -26,6 +26,7 @@ UntrainableReason = Literal[
     "stale",
     "zero_advantage",
     "engine_error",
+    "lost",
 ]
 """Why a completion is never trained; see docs/learning.md."""
 

@@ -299,6 +299,14 @@ class CompletionRun:
             untrainable_reason=untrainable_reason,
             error=error,
         )
+        logger.info(
+            "completion recorded id=%s episode=%s tokens=%s seconds=%.2f untrainable=%s",
+            self.completion_id,
+            self.episode_id,
+            len(self.token_ids),
+            latency["total_s"],
+            untrainable_reason,
+        )
 
     def tell(self, payload: dict[str, Any]) -> None:
         """Tell views about sampled tokens."""

@@ -6,6 +6,7 @@ Shapes are AReaL's, so that its clients work.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from typing import Any
 
@@ -26,6 +27,8 @@ from hermes_tui_training.protocol import EndSession, SetReward, StartSession, Un
 from hermes_tui_training.store import ConflictError, UnknownIdError, hash_key, new_id
 from hermes_tui_training.types import Episode, Session
 
+logger = logging.getLogger(__name__)
+
 _FOREIGN_KEY = re.compile(rf"{SESSION_KEY_PREFIX}[A-Za-z0-9_-]{{16,200}}")
 """Keys that somebody else minted: at least as long as we ask of admin keys."""
 
@@ -42,15 +45,7 @@ async def start_session(request: Request) -> Response:
         keys = [await _key_to_reuse(services, body)]
     else:
         keys = [mint_key(SESSION_KEY_PREFIX) for _ in range(body.group_size)]
-    started = [
-        await asyncio.to_thread(
-            services.store.create_session,
-            key_hash=hash_key(key),
-            task_id=body.task_id,
-            group_id=group_id,
-        )
-        for key in keys
-    ]
+    started = [await _started(services, body.task_id, group_id, key) for key in keys]
     answer = {
         "session_id": started[0].session_id,
         "api_key": keys[0],
@@ -61,6 +56,20 @@ async def start_session(request: Request) -> Response:
         ],
     }
     return JSONResponse(answer, status_code=201)
+
+
+async def _started(services: Services, task_id: str, group_id: str, key: str) -> Session:
+    try:
+        session = await asyncio.to_thread(
+            services.store.create_session,
+            key_hash=hash_key(key),
+            task_id=task_id,
+            group_id=group_id,
+        )
+    except ConflictError as error:
+        raise _conflict(error) from error
+    logger.info("session started session=%s group=%s", session.session_id, group_id)
+    return session
 
 
 async def _key_to_reuse(services: Services, body: StartSession) -> str:
@@ -118,6 +127,7 @@ async def set_reward(request: Request) -> Response:
         )
     except ConflictError as error:
         raise _conflict(error) from error
+    logger.info("reward taken episode=%s reward=%s", episode_id, reward)
     services.orchestrator.wake()
     return JSONResponse(_reward_answer(episode, reward))
 
