@@ -22,6 +22,7 @@ from pathlib import Path
 
 from hermes_tui.core.config import Config
 from hermes_tui.core.errors import (
+    EXIT_HUNG_UP,
     EXIT_INTERRUPTED,
     EXIT_OK,
     EXIT_TERMINATED,
@@ -40,7 +41,11 @@ from hermes_tui_services.serving import ServeConfig, bind, write_private
 
 logger = logging.getLogger(__name__)
 
-_EXIT_BY_SIGNAL = {signal.SIGTERM: EXIT_TERMINATED, signal.SIGINT: EXIT_INTERRUPTED}
+_EXIT_BY_SIGNAL = {
+    signal.SIGHUP: EXIT_HUNG_UP,
+    signal.SIGINT: EXIT_INTERRUPTED,
+    signal.SIGTERM: EXIT_TERMINATED,
+}
 _EVENTS_KEPT_BACK = frozenset({"id", "at"})
 """Positions in the event log mean nothing on standard output."""
 

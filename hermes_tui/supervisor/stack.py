@@ -134,7 +134,10 @@ class Stack:
         return self._processes[name]
 
     def status(self, control: str) -> StackStatus:
-        """Return the state of every process; reads the system's process table."""
+        """Return the state of every process; reads the system's process table.
+
+        May be called in a thread, as may ``system``: the processes are copied first.
+        """
         return StackStatus(
             version=__version__,
             run_dir=str(self.plan.run_dir.root),
@@ -144,12 +147,12 @@ class Stack:
             agent_gateway=self._urls.get(AGENT_GATEWAY),
             inference_gateway=self._urls.get(TRAINER),
             control=control,
-            processes=tuple(process.status() for process in self._processes.values()),
+            processes=tuple(process.status() for process in list(self._processes.values())),
         )
 
     def system(self) -> SystemSample:
         """Return a sample of the machine."""
-        pids = {name: process.pid for name, process in self._processes.items()}
+        pids = {name: process.pid for name, process in list(self._processes.items())}
         return self._sampler.sample({"supervisor": os.getpid(), **pids})
 
     def _add(self, spec: ProcessSpec) -> ManagedProcess:

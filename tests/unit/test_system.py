@@ -1,0 +1,119 @@
+"""Samples of the machine; every refusal of the driver is None, never an error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from hermes_tui.core.status import GpuSample
+from hermes_tui.core.system import SystemSampler, rss_bytes
+
+ERRORS = [
+    getattr(pynvml, name)
+    for name in dir(pynvml)
+    if name.startswith("NVML_ERROR_") and isinstance(getattr(pynvml, name), int)
+]
+
+ANSWERS: dict[str, Callable[..., Any]] = {
+    "nvmlInit": lambda: None,
+    "nvmlDeviceGetCount": lambda: 1,
+    "nvmlDeviceGetHandleByIndex": lambda index: f"handle-{index}",
+    "nvmlDeviceGetName": lambda handle: "NVIDIA Test",
+    "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=3, total=10),
+    "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=42),
+    "nvmlDeviceGetPowerUsage": lambda handle: 71_500,
+    "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
+        SimpleNamespace(pid=7, usedGpuMemory=2),
+        SimpleNamespace(pid=8, usedGpuMemory=None),
+    ],
+    "nvmlDeviceGetTemperature": lambda handle, kind: 55,
+}
+
+WHOLE = GpuSample(
+    index=0,
+    name="NVIDIA Test",
+    utilization_percent=42,
+    memory_used_bytes=3,
+    memory_total_bytes=10,
+    power_w=71.5,
+    temperature_c=55,
+    processes={7: 2, 8: None},
+)
+
+FIELDS = {
+    "nvmlDeviceGetName": {"name": None},
+    "nvmlDeviceGetMemoryInfo": {"memory_used_bytes": None, "memory_total_bytes": None},
+    "nvmlDeviceGetUtilizationRates": {"utilization_percent": None},
+    "nvmlDeviceGetPowerUsage": {"power_w": None},
+    "nvmlDeviceGetComputeRunningProcesses": {"processes": None},
+    "nvmlDeviceGetTemperature": {"temperature_c": None},
+}
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name, answer in ANSWERS.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    return monkeypatch
+
+
+def refusing(code: int) -> Callable[..., Any]:
+    def refuse(*_: Any) -> Any:
+        raise pynvml.NVMLError(code)
+
+    return refuse
+
+
+def test_gpu_whose_driver_answers(driver: pytest.MonkeyPatch) -> None:
+    sample = SystemSampler().sample({})
+    assert sample.gpus == (WHOLE,)
+    assert sample.gpu_note is None
+
+
+@pytest.mark.parametrize("call", FIELDS)
+def test_each_refusal_costs_its_own_fields_only(driver: pytest.MonkeyPatch, call: str) -> None:
+    assert len(ERRORS) > 20
+    for code in ERRORS:
+        driver.setattr(pynvml, call, refusing(code))
+        sample = SystemSampler().sample({})
+        assert sample.gpus == (WHOLE.model_copy(update=FIELDS[call]),)
+
+
+def test_gpu_that_cannot_be_opened(driver: pytest.MonkeyPatch) -> None:
+    driver.setattr(pynvml, "nvmlDeviceGetHandleByIndex", refusing(pynvml.NVML_ERROR_NO_PERMISSION))
+    assert SystemSampler().sample({}).gpus == (GpuSample(index=0),)
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "note"),
+    [
+        ("nvmlInit", pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no GPU (NVML Shared Library Not Found)"),
+        ("nvmlInit", pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "no GPU (Driver Not Loaded)"),
+        (
+            "nvmlDeviceGetCount",
+            pynvml.NVML_ERROR_UNKNOWN,
+            "the driver does not tell how many GPUs there are",
+        ),
+    ],
+)
+def test_no_gpu_says_why(driver: pytest.MonkeyPatch, call: str, code: int, note: str) -> None:
+    driver.setattr(pynvml, call, refusing(code))
+    sample = SystemSampler().sample({})
+    assert (sample.gpus, sample.gpu_note) == ((), note)
+
+
+def test_machine_and_processes(driver: pytest.MonkeyPatch) -> None:
+    gone = 2**22 + 1  # beyond the largest process id
+    sample = SystemSampler().sample({"me": os.getpid(), "gone": gone, "down": None})
+    assert sample.process_rss_bytes["me"] == pytest.approx(rss_bytes(os.getpid()), rel=0.2)
+    assert sample.process_rss_bytes["gone"] is None
+    assert sample.process_rss_bytes["down"] is None
+    assert set(sample.process_cpu_percent) == {"me", "gone", "down"}
+    assert 0 < sample.memory_used_bytes < sample.memory_total_bytes
+    assert sample.cpu_count >= 1
+    assert rss_bytes(gone) is None
