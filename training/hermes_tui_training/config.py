@@ -6,7 +6,7 @@ Free of torch: the app reads it too.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr
 
@@ -69,12 +69,15 @@ class RewardConfig(Section):
     """Discount per completion, counted back from the last."""
 
 
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
 class OptimizerConfig(Section):
     """``[training.optimizer]``: AdamW."""
 
     learning_rate: float = Field(3e-4, gt=0)
-    """Step size; 3e-4 suits LoRA, 1e-5 full fine-tuning of the embedded model."""
-    betas: tuple[float, float] = (0.0, 0.99)
+    """Step size; 3e-4 suits adapters, 1e-5 all weights of the embedded model (docs/learning.md)."""
+    betas: tuple[_Decay, _Decay] = (0.0, 0.99)
     """AdamW's decay of the gradient's mean and of its square. The first is 0: with momentum, the
     judgement before would still push when the next one comes."""
     weight_decay: float = Field(0.0, ge=0)

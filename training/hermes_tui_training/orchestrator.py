@@ -205,25 +205,29 @@ class Orchestrator:
         if scored < wanted:
             self._say("waiting", f"{scored} of {wanted} scored episodes")
             return None
-        if await self._step():
+        scored_before = time.time() - self._config.training.reward.grace_s
+        if await self._step(scored_before):
             return 0.0
-        return self._grace_left(waiting, scored)
+        return self._grace_left(waiting, scored_before)
 
-    def _grace_left(self, waiting: dict[str, Any], scored: int) -> float | None:
-        """Return after how long the next reward is past its grace."""
-        grace_s, now = self._config.training.reward.grace_s, time.time()
-        ends = [
-            at + grace_s - now
+    def _grace_left(self, waiting: dict[str, Any], scored_before: float) -> float:
+        """Return after how long to claim again, when a claim found too few past their grace."""
+        held = [
+            at
             for at in (waiting["oldest_scored_at"], waiting["newest_scored_at"])
-            if at + grace_s > now
+            if at > scored_before
         ]
-        self._say("waiting", f"{scored} scored, held {grace_s:g} s for a change of mind")
-        return min(ends) + _GRACE_SLACK_S if ends else None
+        if not held:
+            return 0.0  # some were dropped by the claim: count again
+        grace_s = self._config.training.reward.grace_s
+        self._say("waiting", f"rewards are held {grace_s:g} s for a change of mind")
+        return max(0.0, min(held) + grace_s - time.time()) + _GRACE_SLACK_S
 
     async def _back_off(self, error: Exception) -> None:
         """Say why nothing happens, and wait a little; not woken: claims just given back would."""
         if str(error) != self._reason:  # said once, not at every try
-            logger.warning("training waits: %s", error)
+            usual = isinstance(error, LearnerGoneError)  # at every start, until it is up
+            logger.log(logging.INFO if usual else logging.WARNING, "training waits: %s", error)
         self._say("waiting", str(error))
         await asyncio.sleep(_BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)])
         self._failures += 1
@@ -280,8 +284,8 @@ class Orchestrator:
 
     # -- one step -----------------------------------------------------------------------------
 
-    async def _step(self) -> bool:
-        """Claim and train; return whether there was anything to claim."""
+    async def _step(self, scored_before: float) -> bool:
+        """Claim what was scored before a time, and train; return whether there was anything."""
         claimed_at = time.monotonic()
         training, version = self._config.training, self._version
         episodes = await asyncio.to_thread(
@@ -289,7 +293,7 @@ class Orchestrator:
             step=version + 1,
             limit=training.batch_size,
             min_count=training.batch_size,
-            scored_before=time.time() - training.reward.grace_s,
+            scored_before=scored_before,
             min_policy_version=version - training.max_staleness,
         )
         if not episodes:
