@@ -212,7 +212,7 @@ class Orchestrator:
 
     def _grace_left(self, waiting: dict[str, Any], scored_before: float) -> float:
         """Return after how long to claim again, when a claim found too few past their grace."""
-        held = [
+        held: list[float] = [
             at
             for at in (waiting["oldest_scored_at"], waiting["newest_scored_at"])
             if at > scored_before
