@@ -463,10 +463,14 @@ def resolve(keymap: Mapping[str, str]) -> Keys:
             problems.append(f"tui.keymap.{name}: {problem}")
         else:
             taken[name] = wanted
+    # Until its own turn comes, an override only frees keys: so two actions can swap theirs.
     for name, wanted in taken.items():
-        clash = next(_clashes(BY_ID[name], wanted, {**keys, **taken}), None)
-        if clash:
+        keys[name] = tuple(key for key in keys[name] if key in wanted)
+    for name, wanted in taken.items():
+        if clash := next(_clashes(BY_ID[name], wanted, keys), ""):
             problems.append(f"tui.keymap.{name}: {clash}; its own keys stay")
+            given_away = {key for other in taken if other != name for key in keys[other]}
+            keys[name] = tuple(key for key in BY_ID[name].keys if key not in given_away)
         else:
             keys[name] = wanted
     textual = {
@@ -490,11 +494,18 @@ def _long_name(key: str) -> str:
     return binding.key
 
 
+def _parts(key: str) -> list[str]:
+    """Return a key's modifiers and its name, in a form that is an identifier for every real key."""
+    return [f"_{part}" for part in key.split("+")]
+
+
 def _unfit(name: str, keys: tuple[str, ...]) -> str:
     if name not in BY_ID:
         near = difflib.get_close_matches(name, BY_ID, n=1)
         return "no such action" + (f"; did you mean {near[0]}?" if near else "")
     action = BY_ID[name]
+    if odd := [key for key in keys if not all(part.isidentifier() for part in _parts(key))]:
+        return f"there is no key {odd[0]!r}"
     if not action.keys:
         return "this action has no key to change; it is in the palette"
     if action.numbered and len(keys) != len(action.keys):

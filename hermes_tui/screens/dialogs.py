@@ -12,7 +12,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
 from hermes_tui.core.events import ApprovalRequested
-from hermes_tui.widgets.text import foreign
+from hermes_tui.core.text import one_line
+from hermes_tui.widgets.text import foreign, line
 
 QuitChoice = Literal["stop", "detach", "cancel"]
 
@@ -65,7 +66,7 @@ class AskScreen(ModalScreen[str | None]):
     def __init__(self, question: str, value: str = "", hint: str = "") -> None:
         super().__init__()
         self._question = question
-        self._value = value
+        self._value = one_line(value)
         self._hint = hint
 
     def compose(self) -> ComposeResult:
@@ -131,7 +132,7 @@ class ApprovalScreen(ModalScreen[str | None]):
             yield Static(foreign(self.request.question), id="approval-question")
             with Horizontal(classes="buttons"):
                 for number, choice in enumerate(self.request.choices):
-                    yield Button(foreign(choice), id=f"choice-{number}", compact=True)
+                    yield Button(line(choice), id=f"choice-{number}", compact=True)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Answer."""

@@ -10,6 +10,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
+from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Static
@@ -169,8 +170,14 @@ class MainScreen(Acts, Screen[None]):
     async def _paint(self) -> None:
         self._painted_at = time.monotonic()
         self._paint_timer = None
-        if not self.is_mounted:
-            return
+        try:
+            await self._paint_what_changed()
+        except NoMatches:
+            if self.query(ChatPane):
+                raise
+            # Without its panes the screen is being taken down: there is nothing to paint on.
+
+    async def _paint_what_changed(self) -> None:
         chat = self.query_one(ChatPane)
         changed, self._changed_turns = self._changed_turns, set()
         rows, self._rows_changed = self._rows_changed, False
@@ -219,13 +226,16 @@ class MainScreen(Acts, Screen[None]):
         return counting or state.step_started_at is not None
 
     async def _tick(self) -> None:
+        if not self.query(ChatPane):
+            return
         self.query_one(TopBar).sync(self._state)
         await self.query_one(ChatPane).view.sync()
         if self._ticks and not self._something_ticks():
             self._ticks.pause()
 
     async def _look_at_processes(self) -> None:
-        if self.query_one(StackPane).display and not self._state.lost:
+        shown = any(pane.display for pane in self.query(StackPane))
+        if shown and not self._state.lost:
             await self.controller.refresh_processes()
 
     def _fate(self, turn: Turn) -> Fate:

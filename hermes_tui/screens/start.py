@@ -15,7 +15,8 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from hermes_tui.core.rows import Stage
-from hermes_tui.widgets.text import foreign, state
+from hermes_tui.core.text import one_line
+from hermes_tui.widgets.text import foreign, line, state
 
 LOGO = "hermes-tui"
 TICK_S = 1.0
@@ -105,7 +106,7 @@ class StartScreen(Screen[None]):
         took = entry.took_s if entry.took_s is not None else now - entry.since
         word = state(stage.state)
         pad = " " * max(11 - word.cell_length, 1)
-        text = foreign(stage.text, "dim")
+        text = line(stage.text, "dim")
         return Content.assemble(
-            word, pad, foreign(f"{stage.process:<16}"), (f"{took:>4.0f} s  ", "dim"), text
+            word, pad, f"{one_line(stage.process):<16}", (f"{took:>4.0f} s  ", "dim"), text
         )

@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from hermes_tui.actions import PANES, Action, Keys, Scope
 from hermes_tui.core.state import ViewState
-from hermes_tui.widgets.text import foreign, state
+from hermes_tui.widgets.text import foreign, line, state
 from hermes_tui.widgets.training import waits_for
 
 
@@ -42,17 +42,17 @@ class TopBar(Widget):
 
     def _status(self, view: ViewState) -> Content:
         if view.lost:
-            return foreign(f"✗ out of reach: {view.lost}", "$text-error")
+            return line(f"✗ out of reach: {view.lost}", "$text-error")
         bad = [p for p in view.processes.values() if p.state not in ("ready", "stopped")]
         if bad:
-            return Content.assemble(foreign(f"{bad[0].name} "), state(bad[0].state))
+            return Content.assemble(line(bad[0].name), " ", state(bad[0].state))
         if not view.info.training:
-            return foreign("○ training is off", "dim")
+            return line("○ training is off", "dim")
         if view.step_started_at is not None:
             seconds = max(self._clock() - view.step_started_at, 0.0)
-            return foreign(f"◈ learning · {seconds:.0f} s", "$text-accent")
+            return line(f"◈ learning · {seconds:.0f} s", "$text-accent")
         sign = "‖" if view.trainer.state == "paused" else "○"
-        return foreign(f"{sign} trainer: {waits_for(view.trainer)}", "dim")
+        return line(f"{sign} trainer: {waits_for(view.trainer)}", "dim")
 
     def render(self) -> Content:
         """Draw both ends; the left one gives way."""

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.reactive import var
 from textual.widgets import Static
 
 from hermes_tui.actions import bindings
@@ -43,14 +44,15 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("chat", "")]
 
+    following: var[bool] = var(True)
+    """Whether the view stays with the newest words."""
+
     def __init__(self, fate_of: Callable[[Turn], Fate]) -> None:
         super().__init__(id="chat-view")
         self._fate_of = fate_of
         self._turns: Sequence[Turn] = ()
         self._first = 0
         self._mounting = False
-        self.following = True
-        """Whether the view stays with the newest words."""
 
     def compose(self) -> ComposeResult:
         """Lay out the empty conversation."""
@@ -175,6 +177,7 @@ class ChatPane(Vertical):
     def on_mount(self) -> None:
         """Show the empty pane."""
         titled(self, "chat")
+        self.watch(self.view, "following", lambda: self.count_below(0))
 
     @property
     def view(self) -> ChatView:

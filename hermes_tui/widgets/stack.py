@@ -13,7 +13,7 @@ from hermes_tui.core.state import ViewState
 from hermes_tui.messages import RestartWanted
 from hermes_tui.widgets.panes import Acts, titled
 from hermes_tui.widgets.rows_view import Row, RowsView
-from hermes_tui.widgets.text import duration, foreign, size, state
+from hermes_tui.widgets.text import duration, line, size, state
 
 
 class StackPane(Acts, RowsView):
@@ -35,7 +35,7 @@ class StackPane(Acts, RowsView):
         for process in processes:
             rows.append(_row(process))
             if process.reason and process.state != "ready":
-                reason = foreign(f"    {process.reason}", "dim")
+                reason = Content.assemble("    ", line(process.reason, "dim"))
                 rows.append(Row(key=f"{process.name}\n", left=reason, selectable=False))
         self.show(rows)
         ready = sum(process.state == "ready" for process in processes)
@@ -51,7 +51,7 @@ class StackPane(Acts, RowsView):
 def _row(process: ProcessRow) -> Row:
     word = state(process.state)
     padding = " " * max(11 - word.cell_length, 1)
-    left = Content.assemble(word, padding, foreign(process.name))
+    left = Content.assemble(word, padding, line(process.name))
     restarts = f"↻{process.restarts} " if process.restarts else ""
     right = f"{restarts}{size(process.rss_bytes):>7} {duration(process.uptime_s):>9}"
     return Row(key=process.name, left=left, right=Content.styled(right, "dim"))

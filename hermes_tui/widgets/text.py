@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from hermes_tui.core.text import clean
+from hermes_tui.core.text import clean, one_line
 
 GLYPHS = {
     # processes
@@ -46,6 +46,11 @@ def foreign(text: str, style: str = "") -> Content:
     return Content.styled(clean(text), style) if style else Content(clean(text))
 
 
+def line(text: str, style: str = "") -> Content:
+    """Return text of others as content of one line, its white space made single spaces."""
+    return foreign(one_line(text), style)
+
+
 def state(word: str, shown: str = "") -> Content:
     """Return a state's sign and word, in its colour.
 
@@ -53,7 +58,7 @@ def state(word: str, shown: str = "") -> Content:
         word: the state.
         shown: the word to show instead of the state's own.
     """
-    return foreign(f"{GLYPHS.get(word, '·')} {shown or word}", TONES.get(word, ""))
+    return line(f"{GLYPHS.get(word, '·')} {shown or word}", TONES.get(word, ""))
 
 
 def sparkline(values: list[float], low: float | None = None, high: float | None = None) -> str:

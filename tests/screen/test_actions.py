@@ -1,0 +1,132 @@
+"""The registry of actions: complete, documented, without clashes, rebindable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hermes_tui.actions import (
+    ACTIONS,
+    BY_ID,
+    MAX_HINTS,
+    PANES,
+    TERMINAL_KEYS,
+    Scope,
+    bindings,
+    hints,
+    keys_document,
+    resolve,
+)
+from hermes_tui.app import HermesTui
+from hermes_tui.screens.main import MainScreen
+from hermes_tui.widgets.chat import ChatView
+from hermes_tui.widgets.prompt import Prompt
+from hermes_tui.widgets.sessions import SessionsPane
+from hermes_tui.widgets.stack import StackPane
+from hermes_tui.widgets.tokens import TokenView
+from hermes_tui.widgets.training import TrainingPane
+
+OWNERS: dict[Scope, type] = {
+    "app": HermesTui,
+    "screen": MainScreen,
+    "prompt": Prompt,
+    "sessions": SessionsPane,
+    "chat": ChatView,
+    "tokens": TokenView,
+    "training": TrainingPane,
+    "stack": StackPane,
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
+def test_every_action_can_be_done(action) -> None:  # type: ignore[no-untyped-def]
+    assert callable(getattr(OWNERS[action.scope], f"do_{action.id}"))
+    assert action.title
+    assert action.help.endswith(".")
+
+
+def test_ids_are_unique_and_toml_bare_keys() -> None:
+    assert len(BY_ID) == len(ACTIONS)
+    assert all(action.id.isidentifier() for action in ACTIONS)
+
+
+def test_no_default_is_a_key_that_terminals_own() -> None:
+    keys = [key for action in ACTIONS for key in action.keys]
+    assert not TERMINAL_KEYS & set(keys)
+    assert not [key for key in keys if key.startswith("alt+")]
+
+
+def test_no_two_actions_of_one_scope_share_a_key() -> None:
+    for scope in OWNERS:
+        keys = [binding.key for binding in bindings(scope, "")]
+        assert len(keys) == len(set(keys)), scope
+
+
+def test_the_footer_hints_at_eight_keys_at_most_help_among_them() -> None:
+    for pane in PANES:
+        shown = hints(pane)
+        assert 1 < len(shown) <= MAX_HINTS
+        assert shown[-1].id == "help"
+
+
+def test_docs_keys_is_what_the_registry_says() -> None:
+    path = Path(__file__).parents[2] / "docs" / "keys.md"
+    assert path.read_text(encoding="utf-8") == keys_document(), (
+        "run: python -m hermes_tui.actions > docs/keys.md"
+    )
+
+
+def test_a_keymap_gives_other_keys() -> None:
+    keys = resolve({"score_good": "f3, g", "turn_interrupt": "ctrl+x"})
+    assert keys.keys["score_good"] == ("f3", "g")
+    assert keys.textual == {"score_good": "f3,g", "turn_interrupt": "ctrl+x"}
+    assert keys.label("score_good") == "F3"
+    assert keys.problems == ()
+
+
+def test_short_names_of_keys_become_textuals() -> None:
+    assert resolve({"score_bad": "_"}).keys["score_bad"] == ("underscore",)
+
+
+def test_two_actions_can_swap_keys() -> None:
+    keys = resolve({"session_new": "e", "session_end": "n"})
+    assert keys.problems == ()
+    assert (keys.keys["session_new"], keys.keys["session_end"]) == (("e",), ("n",))
+
+
+def test_numbered_actions_take_a_key_for_each_value() -> None:
+    nine = "a,w,d,f,g,j,k,m,v"
+    keys = resolve({"score_tenths": nine})
+    assert keys.problems == ()
+    assert keys.textual["score_tenths.3"] == "d"
+    assert resolve({"score_tenths": "a,b"}).problems == (
+        "tui.keymap.score_tenths: needs 9 keys, one for each value",
+    )
+
+
+@pytest.mark.parametrize(
+    ("keymap", "problem"),
+    [
+        ({"score_god": "g"}, "no such action; did you mean score_good?"),
+        ({"score_good": "f4"}, "F4 already means “Score -1.0” (score_bad)"),
+        ({"tokens_find": "n"}, "n already means “New session” (session_new)"),
+        ({"score_good": " , "}, "names no key"),
+        ({"theme": "g"}, "has no key to change"),
+    ],
+)
+def test_what_cannot_be_taken_is_named_and_the_default_stays(
+    keymap: dict[str, str], problem: str
+) -> None:
+    keys = resolve(keymap)
+    assert len(keys.problems) == 1
+    assert problem in keys.problems[0]
+    assert keys.textual == {}
+    assert keys.keys == resolve({}).keys
+
+
+def test_of_two_that_want_one_key_the_first_gets_it() -> None:
+    keys = resolve({"score_good": "g", "score_bad": "g"})
+    assert keys.keys["score_good"] == ("g",)
+    assert keys.keys["score_bad"] == ("f4", "minus")
+    assert "score_bad" in keys.problems[0]

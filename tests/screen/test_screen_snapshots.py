@@ -1,0 +1,128 @@
+"""What the screen looks like: pictures at 120x40 and 80x24.
+
+After a wanted change: ``pytest tests/screen/test_screen_snapshots.py --snapshot-update``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.backend import FakeBackend
+from fakes.screen import (
+    NARROW,
+    WIDE,
+    add_past,
+    app_of,
+    badges,
+    make_app,
+    say_and_hear,
+    stack,
+    tokens,
+    until,
+)
+from textual.pilot import Pilot
+
+from hermes_tui.core.rows import Token
+from hermes_tui.screens.main import MainScreen
+from hermes_tui.widgets.stack import StackPane
+
+Run = Callable[[Pilot[None]], Awaitable[None]]
+
+
+async def ready(pilot: Pilot[None]) -> None:
+    """Wait for the main screen, and hold the cursor still."""
+    app = app_of(pilot)
+    await until(pilot, lambda: isinstance(app.screen, MainScreen))
+    await until(pilot, lambda: bool(app.screen.query(StackPane)))
+    await until(pilot, lambda: bool(stack(app).rows))
+    app.screen.query_one("#prompt").cursor_blink = False
+
+
+async def welcome(pilot: Pilot[None]) -> None:
+    """Show the empty conversation."""
+    await ready(pilot)
+
+
+async def talked(pilot: Pilot[None]) -> None:
+    """Show a conversation with trained episodes and one that was scored just now."""
+    await ready(pilot)
+    app = app_of(pilot)
+    await app.controller.open_session("sess-1")
+    await until(pilot, lambda: len(badges(app)) == 2)
+    await say_and_hear(pilot, "Hello!")
+    await pilot.press("f3")
+    await until(pilot, lambda: "◆ scored" in badges(app)[-1])
+    app.clear_notifications()
+    await pilot.pause()
+
+
+async def looked(pilot: Pilot[None]) -> None:
+    """Show a token with all that is known of it."""
+    await talked(pilot)
+    app = app_of(pilot)
+    await pilot.press("escape", "t", "left", "left", "left", "left")
+    view = tokens(app)
+    item = view.content.items[view.cursor]
+    assert isinstance(item, Token)
+    view.content.items[view.cursor] = replace(
+        item,
+        advantage=0.63,
+        logprob_before=-1.92,
+        logprob_after=-1.71,
+        alternatives=((" great", -2.2), (" joy", -2.8), (" long", -3.2)),
+    )
+    view.move_cursor(view.cursor)
+    await pilot.pause()
+
+
+def pressed(*keys: str) -> Run:
+    """Return a run that presses keys after the conversation."""
+
+    async def run(pilot: Pilot[None]) -> None:
+        await talked(pilot)
+        await pilot.press(*keys)
+        await pilot.pause()
+
+    return run
+
+
+CASES: dict[str, Run] = {
+    "welcome": welcome,
+    "talked": talked,
+    "looked": looked,
+    "stack": pressed("escape", "p"),
+    "sessions": pressed("escape", "s", "down"),
+    "training": pressed("escape", "l"),
+    "help": pressed("f1"),
+    "quit": pressed("ctrl+q"),
+    "reward": pressed("f2"),
+}
+
+
+def past(backend: FakeBackend) -> None:
+    """Give the stack a past."""
+    add_past(backend)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["120x40", "80x24"])
+@pytest.mark.parametrize("case", CASES)
+def test_picture(snap_compare: Any, tmp_path: Path, case: str, size: tuple[int, int]) -> None:
+    app, backend = make_app(tmp_path)
+    if case != "welcome":
+        past(backend)
+    assert snap_compare(app, terminal_size=size, run_before=CASES[case])
+
+
+@pytest.mark.parametrize("look", ["light", "no_color"])
+def test_picture_in_other_lights(
+    snap_compare: Any, tmp_path: Path, look: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if look == "no_color":
+        monkeypatch.setenv("NO_COLOR", "1")
+    app, backend = make_app(tmp_path, theme="textual-light" if look == "light" else "textual-dark")
+    past(backend)
+    assert snap_compare(app, terminal_size=WIDE, run_before=looked)
