@@ -140,6 +140,9 @@ class ManagedProcess:
             environ=self._environ,
         )
         self._started_at = time.monotonic()
+        if self._stopping:  # asked for while the child was being made: nobody else would end it
+            await self._child.finish()
+            raise StackError(f"{self.name}: stopped while it was starting")
         await self._wait_ready(self._child, instance)
         self._set(ProcessState.READY, None)
 
@@ -184,12 +187,13 @@ class ManagedProcess:
             await self._kill_late(self._child)
         await self._settled.wait()
         if self.state is not ProcessState.READY:
-            raise StackError(f"{self.name}: {self.reason}")
+            raise StackError(f"{self.name}: {self.reason or self.state.value}")
 
     def begin_stop(self) -> None:
         """Ask it to end and stay down; ``finish_stop`` sees to it."""
         self._stopping = True
         self._wake.set()
+        self._settled.set()
         self._set(ProcessState.STOPPING, None)
         if self._child and self.pid:
             self._child.terminate()
