@@ -132,6 +132,14 @@ def test_a_restart_changes_nothing(model_dir: Path, tmp_path: Path) -> None:
     assert result.completions == expected.completions
 
 
+def test_changed_settings_count_after_a_restart(model_dir: Path, tmp_path: Path) -> None:
+    _learner(model_dir, tmp_path).step(make_request([_episode(model_dir)], _weights(1.0)))
+    changed = OptimizerConfig(learning_rate=2e-2, weight_decay=0.5, betas=(0.5, 0.9))
+    learner = _learner(model_dir, tmp_path, optimizer=changed)
+    (group,) = learner._optimizer.param_groups
+    assert (group["lr"], group["weight_decay"], group["betas"]) == (2e-2, 0.5, (0.5, 0.9))
+
+
 def test_an_earlier_base_version_is_loaded_again(model_dir: Path, tmp_path: Path) -> None:
     episode = _episode(model_dir)
     learner = _learner(model_dir, tmp_path)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -148,6 +149,8 @@ class Learner:
             self._require_same_settings(path, state)
             self._policy.load(path)
             self._optimizer.load_state_dict(state.optimizer)
+            for group in self._optimizer.param_groups:  # the present settings count
+                group.update(self._settings())
             self._num_updates = state.num_updates
             torch.set_rng_state(state.rng)
         self.version = version
@@ -361,13 +364,15 @@ class Learner:
             )
 
     def _new_optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self._policy.parameters(), **self._settings())
+
+    def _settings(self) -> dict[str, Any]:
         config = self._config.optimizer
-        return torch.optim.AdamW(
-            self._policy.parameters(),
-            lr=config.learning_rate,
-            betas=config.betas,
-            weight_decay=config.weight_decay,
-        )
+        return {
+            "lr": config.learning_rate,
+            "betas": config.betas,
+            "weight_decay": config.weight_decay,
+        }
 
     def _require_same_settings(self, path: Path, state: TrainingState) -> None:
         lora = self._config.lora
