@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from renderers.base import Renderer, load_tokenizer, merge_chat_template_kwargs
 from renderers.configs import BaseRendererConfig, DefaultRendererConfig, config_from_name
 from renderers.default import DefaultRenderer
 from renderers.reasoning import prompt_ends_in_reasoning
+from transformers import PreTrainedTokenizerFast
 
 from hermes_tui_services.errors import ApiError, ConfigError
 from hermes_tui_training.chatml import ChatMLRenderer, ChatMLRendererConfig
@@ -101,7 +103,7 @@ class Chat:
         Raises: ConfigError.
         """
         try:
-            tokenizer = load_tokenizer(str(directory))
+            tokenizer = _load_tokenizer(directory)
         except Exception as error:  # whatever the loaders raise, the person needs one sentence
             raise ConfigError(
                 f'model.path = "{model.path}": its tokenizer cannot be loaded: {error}'
@@ -259,6 +261,20 @@ class Chat:
             renderer=None if self._plain_text else renderer,
             reasoning_open=reasoning_open,
         )
+
+
+def _load_tokenizer(directory: Path) -> Any:
+    """Return a model's tokenizer.
+
+    One that is all in its ``tokenizer.json`` is loaded from there: transformers' general way
+    imports every model's configuration first, which takes seconds.
+    """
+    settings = directory / "tokenizer_config.json"
+    if settings.exists():
+        name = json.loads(settings.read_text(encoding="utf-8")).get("tokenizer_class")
+        if name == "PreTrainedTokenizerFast":
+            return PreTrainedTokenizerFast.from_pretrained(str(directory))
+    return load_tokenizer(str(directory))
 
 
 def _choose(tokenizer: Any, name: str) -> BaseRendererConfig:

@@ -60,7 +60,7 @@ async def _started(config: TrainerRole) -> AsyncIterator[Starlette]:
         report_stage(config.serve, "loading the tokenizer")
         chat = await asyncio.to_thread(Chat.load, model_dir, config.model)
         report_stage(config.serve, "loading weights")
-        engine = create_engine(config.training, config.model, model_dir)
+        engine = await asyncio.to_thread(create_engine, config.training, config.model, model_dir)
         stack.push_async_callback(engine.stop)
         await engine.start()
         orchestrator = Orchestrator(store=store, engine=engine, config=config)
