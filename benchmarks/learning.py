@@ -1,6 +1,6 @@
 """What learning does to the embedded model, and what it costs.
 
-    python benchmarks/learning.py [--rank N --learning-rate X] [--episodes N]
+    python benchmarks/learning.py [--rank N --learning-rate X] [--episodes N] [--only RUN ...]
 
 Everything is real: the torch engine samples in this process, the learner is a process of its own,
 the store and the orchestrator are between them. Three runs, each from the model as it comes:
@@ -381,6 +381,7 @@ async def main() -> None:
     parser.add_argument("--rank", type=int, default=defaults.lora.rank)
     parser.add_argument("--learning-rate", type=float, default=defaults.optimizer.learning_rate)
     parser.add_argument("--episodes", type=int, default=20, help="per run")
+    parser.add_argument("--only", nargs="*", metavar="RUN", help="presses, habit, control")
     args = parser.parse_args()
     config = defaults.model_copy(
         update={
@@ -410,14 +411,15 @@ async def main() -> None:
         "habit": lambda run: run_habit(run, model_dir, args.episodes, reward_habit),
         "control": lambda run: run_habit(run, model_dir, args.episodes, reward_by_turns()),
     }
-    for name, work in runs.items():
+    chosen = args.only or list(runs)
+    for name in chosen:
         print(f"{name}:", flush=True)
         await engine.swap(model_dir, 0)
         with tempfile.TemporaryDirectory() as root:
-            result[name] = await work(Run(Path(root), model_dir, engine, config))
+            result[name] = await runs[name](Run(Path(root), model_dir, engine, config))
     await engine.stop()
     result["seconds"] = round(time.monotonic() - started, 1)
-    for name in runs:
+    for name in chosen:
         print(f"{name}: {json.dumps(result[name], indent=1, ensure_ascii=False)}")
     print(json.dumps(result))
 

@@ -40,8 +40,8 @@ from hermes_tui_training.model import prepare_model
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-NICENESS = 10
-"""Engine and servers go first; the learner takes what they leave of every core."""
+NICENESS = 5
+"""Engine and servers go first: of a core that both want, the learner gets a quarter."""
 
 
 class LearnerService:
