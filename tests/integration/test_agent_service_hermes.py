@@ -426,6 +426,7 @@ def test_a_reply_cut_by_max_tokens_is_continued_and_then_marked(
     response = events[-1]["response"]
     assert (kinds(events)[-1], response["status"]) == ("completed", "completed")
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert response["usage"] is None
     assert len(upstream.chats) == 4
     assert {asked.body["max_tokens"] for asked in upstream.chats} == {MAX_TOKENS}
     history = talk.history()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -115,9 +116,7 @@ async def _responses(request: Request) -> Response:
             await unless_gone(request, _drain(builder, events))
     except ClientGoneError:
         return Response(status_code=499)
-    if builder.error:
-        return error_response(builder.error)
-    return JSONResponse(builder.response("completed"), headers=headers)
+    return _whole(builder.error, builder.response("completed"), headers)
 
 
 async def _chat(request: Request) -> Response:
@@ -138,9 +137,13 @@ async def _chat(request: Request) -> Response:
             await unless_gone(request, _drain(builder, events))
     except ClientGoneError:
         return Response(status_code=499)
-    if builder.error:
-        return error_response(builder.error)
-    return JSONResponse(builder.completion(), headers=headers)
+    return _whole(builder.error, builder.completion(), headers)
+
+
+def _whole(error: ApiError | None, body: dict[str, Any], headers: dict[str, str]) -> Response:
+    answer = error_response(error) if error else JSONResponse(body)
+    answer.headers.update(headers)
+    return answer
 
 
 async def _drain(builder: ResponseBuilder | ChatBuilder, events: AsyncIterator[TurnEvent]) -> None:

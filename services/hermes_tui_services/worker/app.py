@@ -118,6 +118,8 @@ class _Worker:
 
 
 def _done(response: AgentResponse) -> dict[str, Any]:
+    if not hasattr(response, "summary"):
+        raise TypeError(f"run() returned {type(response).__name__}, not an AgentResponse")
     return {
         "type": "done",
         "summary": response.summary or "",

@@ -33,8 +33,12 @@ class StreamEmitter:
         if text:
             self.push({"type": "delta", "text": text})
 
-    async def emit_tool_call(self, name: str, args: str, *, call_id: str | None = None) -> None:
-        """Report a call; one without an id gets one."""
+    async def emit_tool_call(
+        self, name: str, args: str, *, call_id: str | None = None, message_id: str | None = None
+    ) -> None:
+        """Report a call; one without an id gets one. ``message_id`` is AReaL's, and not needed:
+        calls belong together until a result comes.
+        """
         call_id = call_id or f"call_{secrets.token_hex(8)}"
         self._open_calls.append((call_id, name))
         self.push({"type": "tool_call", "call_id": call_id, "name": name, "args": args})

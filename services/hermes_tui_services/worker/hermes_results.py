@@ -24,9 +24,14 @@ def counters(agent: Any) -> tuple[int, int]:
     return int(agent.session_prompt_tokens), int(agent.session_completion_tokens)
 
 
-def usage_since(agent: Any, before: tuple[int, int]) -> dict[str, int]:
-    """Return the tokens since ``counters`` gave ``before``, under OpenAI's names."""
+def usage_since(agent: Any, before: tuple[int, int]) -> dict[str, int] | None:
+    """Return the tokens since ``counters`` gave ``before``, under OpenAI's names.
+
+    None when nothing was counted: Hermes does not count calls whose reply was cut.
+    """
     read, sampled = (now - then for now, then in zip(counters(agent), before, strict=True))
+    if not read + sampled:
+        return None
     return {"input_tokens": read, "output_tokens": sampled, "total_tokens": read + sampled}
 
 
@@ -35,7 +40,7 @@ def response_of(
     *,
     history: Sequence[ChatMessage],
     message: str,
-    usage: dict[str, int],
+    usage: dict[str, int] | None,
     upstream: str,
 ) -> AgentResponse:
     """Return the response of a finished turn.
@@ -44,7 +49,7 @@ def response_of(
         result: what ``run_conversation`` returned; its keys differ from case to case.
         history: the messages that it was given.
         message: the user's message.
-        usage: the turn's tokens.
+        usage: the turn's tokens, or None when they are not known.
         upstream: URL of the model server, for error messages.
 
     Raises:
@@ -55,7 +60,9 @@ def response_of(
         raise TurnInterrupted("interrupted")
     messages = new_messages(result.get("messages"), history, message)
     text = str(result.get("final_response") or "")
-    metadata: dict[str, Any] = {"usage": usage, "api_calls": int(result.get("api_calls") or 0)}
+    metadata: dict[str, Any] = {"api_calls": int(result.get("api_calls") or 0)}
+    if usage:
+        metadata["usage"] = usage
     if (model := result.get("model")) is not None:
         metadata["model"] = model
     reason = str(result.get("turn_exit_reason") or "")
