@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from hermes_tui_services.serving import report_stage, run_role
 from hermes_tui_training.config import TrainerRole
 from hermes_tui_training.gateway.app import create_app
+from hermes_tui_training.model import prepare_model
 from hermes_tui_training.store import Store
 
 
@@ -42,21 +43,21 @@ def build(config: TrainerRole) -> Starlette:
 async def _started(config: TrainerRole) -> AsyncIterator[Starlette]:
     """Start everything in order; stop it in the opposite order."""
     async with contextlib.AsyncExitStack() as stack:
+
+        def progress(line: str) -> None:
+            report_stage(config.serve, line)
+
         store = await asyncio.to_thread(Store, config.database)
         stack.callback(store.close)
+        model_dir = await asyncio.to_thread(prepare_model, config.model.path, progress)
         report_stage(config.serve, "loading libraries")
         # Late and in a thread: torch and transformers take seconds, and the process must answer
         # its lifeline meanwhile.
         await asyncio.to_thread(_import_heavy)
         from hermes_tui_training.chat import Chat
         from hermes_tui_training.engine import create_engine
-        from hermes_tui_training.model import prepare_model
         from hermes_tui_training.orchestrator import Orchestrator
 
-        def progress(line: str) -> None:
-            report_stage(config.serve, line)
-
-        model_dir = await asyncio.to_thread(prepare_model, config.model.path, progress)
         report_stage(config.serve, "loading the tokenizer")
         chat = await asyncio.to_thread(Chat.load, model_dir, config.model)
         report_stage(config.serve, "loading weights")
