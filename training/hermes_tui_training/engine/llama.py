@@ -245,7 +245,8 @@ class LlamaDecoder:
 
     def _laid_out(self, state: State) -> _Weights:
         def get(name: str) -> Tensor:
-            return state[name].to(self._device, self._dtype)
+            # Copied: what was read is a map of a file, which somebody may truncate.
+            return state[name].to(self._device, self._dtype, copy=True)
 
         def joined(prefix: str, names: Sequence[str]) -> Linear:
             weight = torch.cat([get(f"{prefix}.{name}.weight") for name in names])

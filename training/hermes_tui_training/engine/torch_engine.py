@@ -7,8 +7,11 @@ between two steps, and it hands back tokens once per step.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import json
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -79,6 +82,7 @@ class TorchEngine:
             TrainingError: the weights cannot be loaded.
         """
         self._decoder = decoder = await asyncio.to_thread(self._load)
+        await asyncio.to_thread(_return_freed_memory)
         context = decoder.context_length
         if self._config.max_model_len > context:
             raise ConfigError(
@@ -134,6 +138,7 @@ class TorchEngine:
                 scheduler.weights_changed(policy_version)
 
             await self._between_steps(exchange)
+            await asyncio.to_thread(_return_freed_memory)
             seconds = time.perf_counter() - started
             logger.info("weights swapped version=%d seconds=%.2f", policy_version, seconds)
 
@@ -266,26 +271,30 @@ class TorchEngine:
             ) from error
 
     def _run(self) -> None:
-        """Take up what was handed in and compute, until stopped."""
+        """Work until stopped."""
         assert self._scheduler is not None
-        scheduler = self._scheduler
-        while True:
-            with self._wake:
-                self._wake.wait_for(lambda: self._is_due(scheduler))
-                arrived, calls = list(self._inbox), list(self._calls)
-                self._inbox.clear()
-                self._calls.clear()
-                stopping = self._stopping  # what is handed in later is refused: see _started
-            for request in arrived:
-                scheduler.add(request)
-            for call in calls:
-                call()
-            scheduler.drop_aborted()
-            if stopping:
-                self._fail_all(scheduler, TrainingError("the engine was stopped"))
-                return
-            if scheduler.has_work and not self._paused:
-                self._step(scheduler)
+        while self._round(self._scheduler):
+            pass
+
+    def _round(self, scheduler: Scheduler) -> bool:
+        """Take up what was handed in and compute one step; return False once stopped."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._is_due(scheduler))
+            arrived, calls = list(self._inbox), list(self._calls)
+            self._inbox.clear()
+            self._calls.clear()
+            stopping = self._stopping  # what is handed in later is refused: see _started
+        for request in arrived:
+            scheduler.add(request)
+        for call in calls:
+            call()
+        scheduler.drop_aborted()
+        if stopping:
+            self._fail_all(scheduler, TrainingError("the engine was stopped"))
+            return False
+        if scheduler.has_work and not self._paused:
+            self._step(scheduler)
+        return True
 
     def _is_due(self, scheduler: Scheduler) -> bool:
         handed_in = bool(self._inbox or self._calls or self._stopping)
@@ -323,3 +332,13 @@ class TorchEngine:
         except RuntimeError:  # the event loop has gone, and its callers with it
             for request, _ in deliveries:
                 request.aborted = True
+
+
+def _return_freed_memory() -> None:
+    """Give the pages of freed weights back to the system.
+
+    glibc keeps them otherwise: after a swap that was more than the model itself.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)

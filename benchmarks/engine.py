@@ -1,0 +1,271 @@
+"""How fast the torch engine samples, beside ``transformers.generate`` on the same weights.
+
+    python benchmarks/engine.py [--model PATH_OR_NAME] [--rounds N]
+
+Every round measures both, one right after the other, so that a busy machine slows both; ratios are
+the medians of the rounds. The last part runs a process beside the engine that trains the same model
+(LoRA, float32, niced as the learner is) and counts what the streams still get. Ends with one JSON
+line: ``{"benchmark", "figures", "targets": [{"name", "value", "goal", "met"}]}``.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the product: before torch is imported
+
+import argparse
+import asyncio
+import contextlib
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from hermes_tui_training.config import ModelConfig, TrainingConfig
+from hermes_tui_training.engine import Engine, SamplingParams, create_engine
+from hermes_tui_training.model import EMBEDDED_MODEL, prepare_model
+
+STREAMS = (1, 4, 8, 16)
+PROMPT_LENGTHS = (24, 310, 60, 180, 37, 240, 96, 130)
+REPLY_LENGTHS = (48, 24, 64, 32, 56, 28, 40, 36)
+LONG_PROMPT = 1500
+NEXT_MESSAGE = 30
+LEARNER_NICENESS = 10
+LEARNER_TOKENS = 512
+
+Rounds = list[dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One completion to sample."""
+
+    prompt: list[int]
+    reply_length: int
+
+
+def jobs_of(count: int, seed: int) -> list[Job]:
+    """Return ``count`` completions of unequal lengths, with prompts that share nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = zip(PROMPT_LENGTHS * 2, REPLY_LENGTHS * 2, strict=True)
+    return [Job(random_tokens(p, generator), r) for p, r in list(sizes)[:count]]
+
+
+def random_tokens(count: int, generator: torch.Generator) -> list[int]:
+    """Return random ids, beyond those of special tokens."""
+    token_ids: list[int] = torch.randint(100, 40_000, (count,), generator=generator).tolist()
+    return token_ids
+
+
+async def sample(engine: Engine, job: Job) -> tuple[list[int], float]:
+    """Return the sampled ids and the seconds to the first."""
+    started = time.perf_counter()
+    first_s = 0.0
+    token_ids: list[int] = []
+    async for output in engine.generate(job.prompt, SamplingParams(max_tokens=job.reply_length)):
+        first_s = first_s or time.perf_counter() - started
+        token_ids += output.token_ids
+    return token_ids, first_s
+
+
+async def engine_rate(engine: Engine, jobs: list[Job], streams: int) -> float:
+    """Return sampled tokens per second with ``streams`` completions at a time."""
+    queue = list(jobs)
+
+    async def stream() -> None:
+        while queue:
+            await sample(engine, queue.pop(0))
+
+    started = time.perf_counter()
+    await asyncio.gather(*[stream() for _ in range(streams)])
+    return sum(job.reply_length for job in jobs) / (time.perf_counter() - started)
+
+
+def generate(model: Any, prompt: list[int], count: int) -> None:
+    """Let transformers sample exactly ``count`` tokens."""
+    with torch.inference_mode():
+        model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            do_sample=True,
+            top_k=0,
+            min_new_tokens=count,
+            max_new_tokens=count,
+            pad_token_id=0,
+        )
+
+
+def generate_rate(model: Any, jobs: list[Job]) -> float:
+    """Return transformers' tokens per second, one completion after another."""
+    started = time.perf_counter()
+    for job in jobs:
+        generate(model, job.prompt, job.reply_length)
+    return sum(job.reply_length for job in jobs) / (time.perf_counter() - started)
+
+
+async def measure_rates(engine: Engine, model: Any, seed: int) -> dict[str, float]:
+    """Return one round's tokens per second."""
+    found = {"generate": generate_rate(model, jobs_of(8, seed))}
+    for streams in STREAMS:
+        jobs = jobs_of(max(streams, 8), seed + streams)
+        found[f"engine_{streams}"] = await engine_rate(engine, jobs, streams)
+    return found
+
+
+async def measure_turns(engine: Engine, model: Any, seed: int) -> dict[str, float]:
+    """Return one round's prompt tokens per second, and seconds to the first token of two turns."""
+    generator = torch.Generator().manual_seed(seed)
+    prompt = random_tokens(LONG_PROMPT, generator)
+    started = time.perf_counter()
+    generate(model, prompt, 1)
+    generate_s = time.perf_counter() - started
+    reply, first_s = await sample(engine, Job(prompt, 16))
+    following = prompt + reply + random_tokens(NEXT_MESSAGE, generator)
+    _, second_s = await sample(engine, Job(following, 4))
+    return {
+        "generate_prefill": LONG_PROMPT / generate_s,
+        "engine_prefill": LONG_PROMPT / first_s,
+        "first_turn_s": first_s,
+        "second_turn_s": second_s,
+    }
+
+
+@contextlib.contextmanager
+def learner_beside(model_dir: Path) -> Iterator[Callable[[bool], None]]:
+    """Start a process that trains the model; yields what lets it work (True) or holds it."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", __file__, "--train", str(model_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        process.stdout.readline()  # its first step is done
+        yield lambda works: process.send_signal(signal.SIGCONT if works else signal.SIGSTOP)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def measure_beside_learner(engine: Engine, model_dir: Path, num_rounds: int) -> Rounds:
+    """Return each round's tokens per second, without and with a learner at work."""
+    rounds: Rounds = []
+    with learner_beside(model_dir) as let_work:
+        for index in range(num_rounds):
+            found: dict[str, float] = {}
+            for name, works in (("alone", False), ("beside_learner", True)):
+                let_work(works)
+                for streams in (1, 8):
+                    jobs = jobs_of(8, 900 + index)[-streams:]
+                    found[f"engine_{streams}_{name}"] = await engine_rate(engine, jobs, streams)
+            rounds.append(found)
+    return rounds
+
+
+def train(model_dir: Path) -> None:
+    """Train forever, as the learner does a step; prints a line per step."""
+    os.nice(LEARNER_NICENESS)
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(model_dir),
+        LoraConfig(r=16, lora_alpha=32, target_modules="all-linear"),
+    )
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+    token_ids = torch.randint(100, 40_000, (1, LEARNER_TOKENS))
+    while True:
+        started = time.perf_counter()
+        model(input_ids=token_ids, labels=token_ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(f"{time.perf_counter() - started:.3f}", flush=True)
+
+
+def medians(rounds: Rounds) -> dict[str, float]:
+    """Return each figure's median over the rounds."""
+    return {name: round(statistics.median(r[name] for r in rounds), 3) for name in rounds[0]}
+
+
+def ratio(rounds: Rounds, over: str, under: str) -> float:
+    """Return the median of the rounds' ratios of two figures."""
+    return round(statistics.median(r[over] / r[under] for r in rounds), 3)
+
+
+def targets_of(rates: Rounds, turns: Rounds) -> list[dict[str, Any]]:
+    """Return what was aimed at beside what was reached."""
+    at_least = [
+        ("tokens/s at 1 stream, engine over generate", ratio(rates, "engine_1", "generate"), 1.0),
+        ("tokens/s at 8 streams, engine over generate", ratio(rates, "engine_8", "generate"), 3.5),
+        (
+            f"prefill of {LONG_PROMPT} tokens, engine over generate",
+            ratio(turns, "engine_prefill", "generate_prefill"),
+            0.9,
+        ),
+    ]
+    second = ratio(turns, "second_turn_s", "first_turn_s")
+    found = [
+        {"name": name, "value": value, "goal": f">= {goal}", "met": value >= goal}
+        for name, value, goal in at_least
+    ]
+    name = f"time to first token at {LONG_PROMPT} tokens, second turn over first"
+    return [*found, {"name": name, "value": second, "goal": "<= 0.25", "met": second <= 0.25}]
+
+
+async def run(model_name: str, num_rounds: int) -> dict[str, Any]:
+    """Measure everything and return the benchmark's last line."""
+    model_dir = prepare_model(model_name, lambda line: print(line, file=sys.stderr))
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    engine = create_engine(TrainingConfig(), ModelConfig(dtype="float32"), model_dir)
+    await engine.start()
+    generate(model, [5] * 8, 2)
+    rates: Rounds = []
+    turns: Rounds = []
+    for index in range(num_rounds):
+        rates.append(await measure_rates(engine, model, 100 * index))
+        turns.append(await measure_turns(engine, model, 100 * index + 50))
+        figures = {name: round(value, 2) for name, value in {**rates[-1], **turns[-1]}.items()}
+        print(f"round {index + 1}:", figures, flush=True)
+    del model
+    beside = await measure_beside_learner(engine, model_dir, num_rounds)
+    await engine.stop()
+    shares = {
+        f"share_{n}_beside_learner": ratio(
+            beside, f"engine_{n}_beside_learner", f"engine_{n}_alone"
+        )
+        for n in (1, 8)
+    }
+    figures = {**medians(rates), **medians(turns), **medians(beside), **shares}
+    return {"benchmark": "engine", "figures": figures, "targets": targets_of(rates, turns)}
+
+
+def main() -> None:
+    """Run the benchmark, or the process that trains beside it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default=EMBEDDED_MODEL)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.train:
+        train(arguments.train)
+        return
+    result = asyncio.run(run(arguments.model, arguments.rounds))
+    for target in result["targets"]:
+        verdict = "met" if target["met"] else "missed"
+        print(f"{verdict:>6}  {target['name']}: {target['value']} (goal {target['goal']})")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
