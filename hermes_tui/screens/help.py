@@ -6,13 +6,13 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Label, Static
 
 from hermes_tui.actions import ACTIONS, PANES, Action, Keys, Scope
-from hermes_tui.widgets.text import foreign
+from hermes_tui.widgets.text import line
 
 
 class HelpScreen(ModalScreen[None]):
@@ -29,24 +29,21 @@ class HelpScreen(ModalScreen[None]):
         """Lay out the table."""
         with Vertical(classes="dialog tall"):
             yield Label(Content.styled(f"Keys · {PANES.get(self._focused, 'Help')} first", "bold"))
-            with VerticalScroll():
-                yield Static(self._text(), id="help-text")
+            with VerticalScroll(id="help-text"):
+                yield from self._rows()
             yield Static(Content.styled("escape closes · ↑ ↓ scroll", "dim"))
 
-    def _text(self) -> Content:
-        sections = dict.fromkeys(action.section for action in self._in_order())
-        blocks = [self._section(section) for section in sections]
-        return Content("\n\n").join(blocks)
+    def _rows(self) -> ComposeResult:
+        ordered = sorted(ACTIONS, key=lambda action: action.scope != self._focused)
+        for section in dict.fromkeys(action.section for action in ordered):
+            yield Static(Content.styled(section, "bold $text-primary"), classes="help-section")
+            for action in ordered:
+                if action.section == section:
+                    with Horizontal(classes="help-row"):
+                        keys = self._keys.labels(action.id) or "palette"
+                        yield Static(line(keys, "bold"), classes="help-keys")
+                        yield Static(_does(action), classes="help-does")
 
-    def _in_order(self) -> list[Action]:
-        return sorted(ACTIONS, key=lambda action: action.scope != self._focused)
 
-    def _section(self, section: str) -> Content:
-        lines = [Content.styled(section, "bold $text-primary")]
-        for action in self._in_order():
-            if action.section == section:
-                label = self._keys.labels(action.id) or "palette"
-                keys = foreign(f"{label:<12}", "bold")
-                about = (f"  {action.help}", "dim")
-                lines.append(Content.assemble(keys, action.title, about))
-        return Content("\n").join(lines)
+def _does(action: Action) -> Content:
+    return Content.assemble(action.title, (f"  {action.help}", "dim"))

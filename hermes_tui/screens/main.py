@@ -69,6 +69,7 @@ class MainScreen(Acts, Screen[None]):
     """Draws the controller's state, and asks the controller for what the person wants."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen", "")]
+    AUTO_FOCUS = "#prompt"
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  (Textual's own declaration)
         (0, "-tiny"),
         (60, "-narrow"),
@@ -118,7 +119,6 @@ class MainScreen(Acts, Screen[None]):
         self.run_worker(self.controller.watch(), group="watch")
         self._ticks = self.set_interval(TICK_S, self._tick, pause=True)
         self.set_interval(PROCESSES_S, self._look_at_processes)
-        self.query_one(Prompt).focus()
         self._paint_soon()
 
     # What arrives --------------------------------------------------------------------------
