@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hermes_tui_services.errors import ConfigError, TrainingError
 from hermes_tui_training import conversion, model
 from hermes_tui_training.conversion import convert_gguf
-from hermes_tui_training.model import prepare_model
+from hermes_tui_training.model import find_model, prepare_model
 
 TEMPLATE = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
 
@@ -193,8 +193,11 @@ def test_a_conversion_that_fails_leaves_nothing_and_can_be_repeated(
     with pytest.raises(TrainingError, match="could not be converted: broken file"):
         prepare_model(model.EMBEDDED_MODEL, ignore)
     assert [path.suffix for path in cache.iterdir()] in ([".lock"], [])
+    assert find_model(model.EMBEDDED_MODEL) is None
     fake_conversion(monkeypatch, lambda target: (target / "config.json").touch() or None)
-    assert (prepare_model(model.EMBEDDED_MODEL, ignore) / "config.json").exists()
+    prepared = prepare_model(model.EMBEDDED_MODEL, ignore)
+    assert (prepared / "config.json").exists()
+    assert find_model(model.EMBEDDED_MODEL) == prepared
 
 
 def test_a_download_is_verified(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
