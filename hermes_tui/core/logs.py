@@ -91,7 +91,8 @@ def configure_supervisor_logging(
     root = logging.getLogger()
     root.handlers[:] = handlers
     root.setLevel(level)
-    logging.getLogger("httpx").setLevel("WARNING")
+    for chatty in ("httpx", "uvicorn.error"):
+        logging.getLogger(chatty).setLevel("WARNING")
 
 
 def tail_lines(path: Path, count: int) -> list[str]:
