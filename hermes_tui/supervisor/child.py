@@ -94,6 +94,7 @@ class Child:
                 start_new_session=True,
             )
         except BaseException:
+            log.close()
             os.close(lifeline)
             os.close(output)
             raise

@@ -119,6 +119,19 @@ class ManagedProcess:
         """
         self._set(ProcessState.STARTING, "starting")
         instance = secrets.token_urlsafe(16)
+        try:
+            self._child = child = await self._spawn(instance)
+        except OSError as error:  # a full disk, no more processes: a death like any other
+            raise StackError(f"{self.name}: cannot be started: {error}") from error
+        self._started_at = time.monotonic()
+        if self._stopping:  # asked for while the child was being made: nobody else would end it
+            await child.finish()
+            raise StackError(f"{self.name}: stopped while it was starting")
+        await self._wait_ready(child, instance)
+        self._set(ProcessState.READY, None)
+
+    async def _spawn(self, instance: str) -> Child:
+        """Write the resolved configuration and start the process that reads it."""
         serve = ServeConfig(
             name=self.name,
             host=self.spec.host,
@@ -133,18 +146,12 @@ class ManagedProcess:
         self._forget_run_file()
         config_file = self._run_dir.config_file(self.name)
         write_private(config_file, role.model_dump_json(by_alias=True, context={"reveal": True}))
-        self._child = await Child.spawn(
+        return await Child.spawn(
             self.spec.command,
             config_file,
             log=RotatingLog(self._run_dir.log(self.name), self._settings.log_max_bytes),
             environ=self._environ,
         )
-        self._started_at = time.monotonic()
-        if self._stopping:  # asked for while the child was being made: nobody else would end it
-            await self._child.finish()
-            raise StackError(f"{self.name}: stopped while it was starting")
-        await self._wait_ready(self._child, instance)
-        self._set(ProcessState.READY, None)
 
     async def watch(self) -> None:
         """Keep it running until it is stopped; to be called once it was ready."""

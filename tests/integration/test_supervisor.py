@@ -130,6 +130,20 @@ async def test_flapping_stays_down_and_says_why(tmp_path: Path) -> None:
         assert worker.state is ProcessState.READY
 
 
+async def test_restart_that_the_system_refuses_is_a_death(tmp_path: Path) -> None:
+    async with running(fake_plan(tmp_path)) as stack:
+        worker = stack.process("worker-0")
+        (tmp_path / "logs" / "worker-0.log").unlink()
+        (tmp_path / "logs" / "worker-0.log").mkdir()  # opening it fails, as on a broken disk
+        assert worker.pid
+        os.kill(worker.pid, signal.SIGKILL)
+        await until(lambda: worker.state is ProcessState.FLAPPING)
+        assert stack.process("router").state is ProcessState.READY
+        (tmp_path / "logs" / "worker-0.log").rmdir()
+        await stack.restart("worker-0")
+        assert worker.state is ProcessState.READY
+
+
 @pytest.mark.parametrize(
     ("behaviour", "message"),
     [
