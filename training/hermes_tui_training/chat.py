@@ -181,7 +181,9 @@ class Chat:
             return None
         spoken, context = canonical(messages[:end]), context_key(tools, template)
         for parent in reversed(parents):
-            if parent.request + parent.answer != spoken or parent.context != context:
+            if not parent.request or parent.request + parent.answer != spoken:
+                continue
+            if parent.context != context:
                 continue
             split = parent.num_prompt_tokens
             known = list(parent.token_ids)
@@ -207,7 +209,42 @@ class Chat:
         token_ids = tuple(
             renderer.render_ids(messages, tools=list(tools) or None, add_generation_prompt=True)
         )
-        if not _after_last_assistant(messages) or not parents:
+        if not _after_last_assistant(messages):
+            return Prompt(token_ids=token_ids, prefix=NO_PARENT)
+        return self._compared(token_ids, parents)
+
+    def raw_prompt(
+        self, prompt: str | Sequence[int], *, parents: Sequence[Recorded] = ()
+    ) -> Prompt:
+        """Return a prompt that is no conversation: a text, or its token ids.
+
+        Args:
+            prompt: control tokens in a text are control tokens; nothing is put around it but what
+                the tokenizer itself begins a text with.
+            parents: recorded completions of the session, oldest first.
+
+        Raises: ApiError: 400: it is empty, or an id is none of the model's.
+        """
+        token_ids = self._encoded(prompt) if isinstance(prompt, str) else tuple(prompt)
+        if not token_ids:
+            raise ApiError(400, "'prompt' must hold a token at least.", param="prompt")
+        size = len(self.tokenizer)
+        unknown = next((token_id for token_id in token_ids if not 0 <= token_id < size), None)
+        if unknown is not None:
+            raise ApiError(
+                400,
+                f"'prompt' holds {unknown}; the model's token ids are below {size}.",
+                param="prompt",
+            )
+        return self._compared(token_ids, parents)
+
+    def _encoded(self, text: str) -> tuple[int, ...]:
+        with self._lock:
+            return tuple(self.tokenizer.encode(text, split_special_tokens=False))
+
+    def _compared(self, token_ids: tuple[int, ...], parents: Sequence[Recorded]) -> Prompt:
+        """Return a prompt that says how far it goes along with what was recorded."""
+        if not parents:
             return Prompt(token_ids=token_ids, prefix=NO_PARENT)
         shared, parent = max(
             ((shared_length(parent.token_ids, token_ids), parent) for parent in reversed(parents)),
@@ -243,8 +280,13 @@ class Chat:
         tools: Sequence[Mapping[str, Any]] = (),
         template: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
+        raw: bool = False,
     ) -> ReplyStream:
-        """Return what turns the sampled tokens of a reply into a message, while they arrive."""
+        """Return what turns the sampled tokens of a reply into a message, while they arrive.
+
+        Args:
+            raw: whether the prompt is no conversation, so that the reply is all text.
+        """
         # Whatever encodes does so under the lock: how a fast tokenizer treats control tokens is
         # a state that all threads share.
         with self._lock:
@@ -260,6 +302,7 @@ class Chat:
             stop_token_ids=self.stop_token_ids,
             renderer=None if self._plain_text else renderer,
             reasoning_open=reasoning_open,
+            raw=raw,
         )
 
 

@@ -82,7 +82,7 @@ class Recorded:
     num_prompt_tokens: int
     """How many of them are the prompt."""
     request: Canonical
-    """The messages it answered."""
+    """The messages it answered; none for a raw prompt."""
     answer: Canonical
     """The message it gave."""
     context: str
@@ -128,8 +128,11 @@ def shared_length(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def completion_kind(messages: Sequence[Mapping[str, Any]]) -> CompletionKind:
-    """Tell the agent's own turns from the calls that its harness makes beside them."""
-    last = messages[-1]
+    """Tell the agent's own turns from the calls that its harness makes beside them.
+
+    A raw prompt, which has no messages, is a turn.
+    """
+    last = messages[-1] if messages else {"role": ""}
     if last["role"] == "user" and text_of(last).lstrip().startswith(_AUX_OPENINGS):
         return "aux"
     return "turn"
@@ -137,6 +140,8 @@ def completion_kind(messages: Sequence[Mapping[str, Any]]) -> CompletionKind:
 
 def retried(messages: Sequence[Mapping[str, Any]], parents: Sequence[Recorded]) -> str | None:
     """Return the id of the newest completion when it was empty and this request repeats it."""
-    if parents and parents[-1].is_empty and parents[-1].request == canonical(messages):
+    if not messages or not parents:
+        return None
+    if parents[-1].is_empty and parents[-1].request == canonical(messages):
         return parents[-1].completion_id
     return None

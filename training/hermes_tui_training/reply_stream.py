@@ -77,6 +77,7 @@ class ReplyStream:
         stop_token_ids: Sequence[int],
         renderer: Renderer | None,
         reasoning_open: bool = False,
+        raw: bool = False,
     ) -> None:
         """Begin.
 
@@ -84,6 +85,7 @@ class ReplyStream:
             renderer: parses the tokens of a family with a grammar of its own; None means the
                 plain grammar of ``reply``.
             reasoning_open: whether the prompt already opened ``<think>``; plain grammar only.
+            raw: whether all text is content, as after a raw prompt.
         """
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer)
@@ -93,6 +95,7 @@ class ReplyStream:
         self._renderer = renderer
         self._prompt_token_ids = list(prompt_token_ids)
         self._reasoning_open = reasoning_open
+        self._raw = raw
         self._token_ids: list[int] = []
         self._text = ""
         self._sent_content = ""
@@ -129,6 +132,8 @@ class ReplyStream:
         return Final(delta=delta, message=message)
 
     def _reply(self, *, complete: bool, stop_text: str | None) -> Reply:
+        if self._raw:
+            return Reply(content=self._visible(self._text, complete, stop_text))
         if self._renderer is None:
             return parse_reply(
                 self._visible(self._text, complete, stop_text),

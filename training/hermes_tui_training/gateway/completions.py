@@ -64,6 +64,8 @@ class Outcome:
     """OpenAI's assistant message."""
     finish_reason: str
     """stop, length or tool_calls."""
+    stop_text: str | None
+    """The stop string that ended it; None when nothing of the kind did."""
 
 
 class CompletionRun:
@@ -71,7 +73,7 @@ class CompletionRun:
 
     def __init__(self, services: Services, session: Session, plan: Plan) -> None:
         self.plan = plan
-        self.completion_id = new_id("chatcmpl-")
+        self.completion_id = new_id(plan.id_prefix)
         self.created_at = time.time()
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
@@ -114,9 +116,12 @@ class CompletionRun:
 
     def _begin(self) -> None:
         plan, chat, parents = self.plan, self._services.chat, self._parents()
-        self.prompt = chat.prompt(
-            plan.messages, tools=plan.tools, template=plan.template, parents=parents
-        )
+        if plan.raw_prompt is not None:
+            self.prompt = chat.raw_prompt(plan.raw_prompt, parents=parents)
+        else:
+            self.prompt = chat.prompt(
+                plan.messages, tools=plan.tools, template=plan.template, parents=parents
+            )
         max_tokens = self._max_tokens(len(self.prompt.token_ids))
         self._sampling = SamplingParams(
             max_tokens=max_tokens,
@@ -133,6 +138,7 @@ class CompletionRun:
             tools=plan.tools if plan.may_call else (),
             template=plan.template,
             stop=plan.stop,
+            raw=plan.raw_prompt is not None,
         )
         self._kind = completion_kind(plan.messages)
         self.episode_id, _ = self._services.store.begin_completion(
@@ -155,10 +161,10 @@ class CompletionRun:
         if num_prompt_tokens >= limit:
             raise ApiError(
                 400,
-                f"This model's maximum context length is {limit} tokens, but the messages are "
-                f"{num_prompt_tokens} tokens long. Shorten them, or start a new conversation.",
+                f"This model's maximum context length is {limit} tokens, but the prompt is "
+                f"{num_prompt_tokens} tokens long. Shorten it, or start a new conversation.",
                 code="context_length_exceeded",
-                param="messages",
+                param=self.plan.prompt_field,
             )
         room = limit - num_prompt_tokens
         return min(self.plan.max_tokens or room, room)
@@ -240,7 +246,12 @@ class CompletionRun:
         await self._record(finish_reason, final.message, self._obstacle(engine_reason), None)
         if self.token_ids:
             self._services.parents.add(self._session.session_id, self._recorded(final.message))
-        return Outcome(delta=final.delta, message=final.message, finish_reason=finish_reason)
+        return Outcome(
+            delta=final.delta,
+            message=final.message,
+            finish_reason=finish_reason,
+            stop_text=stop_text,
+        )
 
     def _obstacle(self, engine_reason: str) -> UntrainableReason | None:
         """Return why a completion that ended well may not be trained, or None."""

@@ -52,6 +52,12 @@ class Plan:
     stream: bool
     include_usage: bool
     return_token_ids: bool
+    raw_prompt: str | tuple[int, ...] | None = None
+    """A prompt that is taken as it is, text or token ids; there are no messages then."""
+    id_prefix: str = "chatcmpl-"
+    """What the completion's id begins with."""
+    prompt_field: str = "messages"
+    """The request's field that is at fault when the prompt is."""
 
     @property
     def is_recomputable(self) -> bool:

@@ -127,13 +127,16 @@ class Caller:
             raise ApiError(403, "This session key may only use its own session.")
 
 
-async def caller_of(request: Request) -> Caller:
+async def caller_of(request: Request, key: str | None = None) -> Caller:
     """Return who makes a request; keys of ended sessions may still read and judge.
+
+    Args:
+        key: where another header than ``Authorization`` carries it.
 
     Raises: ApiError: 401: no key, or one that is not known.
     """
     services = services_of(request)
-    key = bearer(request)
+    key = key or bearer(request)
     if same_key(key, services.config.admin_key.get_secret_value()):
         return Caller(session=None)
     session = await asyncio.to_thread(services.store.session_by_key_hash, hash_key(key))
@@ -151,12 +154,15 @@ async def require_admin(request: Request) -> None:
         raise ApiError(403, f"{request.url.path} needs the admin key, this is a session's key.")
 
 
-async def require_session(request: Request) -> Session:
+async def require_session(request: Request, key: str | None = None) -> Session:
     """Return the session of a request's key, which must not have ended.
+
+    Args:
+        key: where another header than ``Authorization`` carries it.
 
     Raises: ApiError: 401: no key, an unknown one, or one of an ended session. 403: the admin key.
     """
-    session = (await caller_of(request)).session
+    session = (await caller_of(request, key)).session
     if session is None:
         raise ApiError(
             403,
