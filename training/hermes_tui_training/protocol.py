@@ -56,13 +56,13 @@ class EventKind(StrEnum):
     """Events between the asked-for id and payload ``oldest_event_id`` are no longer kept."""
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
     """A request body: unknown fields are refused by name, values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
-class StartSession(_Body):
+class StartSession(Body):
     """Body of ``POST /rl/start_session``."""
 
     task_id: str = Field(min_length=1, max_length=1000)
@@ -75,14 +75,14 @@ class StartSession(_Body):
     """Group to join; None makes a new one."""
 
 
-class EndSession(_Body):
+class EndSession(Body):
     """Body of ``POST /rl/end_session``."""
 
     session_id: str | None = None
     """With the admin key: the session to end."""
 
 
-class SetReward(_Body):
+class SetReward(Body):
     """Body of ``POST /rl/set_reward``."""
 
     reward: Any
@@ -97,7 +97,7 @@ class SetReward(_Body):
     """Episode that is meant."""
 
 
-class UnsetReward(_Body):
+class UnsetReward(Body):
     """Body of ``POST /rl/unset_reward``."""
 
     session_id: str | None = None
@@ -106,14 +106,14 @@ class UnsetReward(_Body):
     """Episode that is meant."""
 
 
-class Pause(_Body):
+class Pause(Body):
     """Body of ``POST /rl/pause``."""
 
     reason: str = Field("paused by a person", max_length=1000)
     """Shown wherever the trainer's state is."""
 
 
-class Export(_Body):
+class Export(Body):
     """Body of ``POST /export_trajectories``."""
 
     session_ids: list[str] | None = None
@@ -127,7 +127,7 @@ class Export(_Body):
     """Discount per completion, counted back from the last."""
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     """OpenAI's ``stream_options``."""
 
     include_usage: bool | None = None
@@ -138,7 +138,7 @@ class StreamOptions(_Body):
     """vLLM's; not offered."""
 
 
-class ChatRequest(_Body):
+class ChatRequest(Body):
     """Body of ``POST /v1/chat/completions``; null means the default, as it does at OpenAI."""
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())

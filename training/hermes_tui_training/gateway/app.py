@@ -14,7 +14,7 @@ from hermes_tui_services.http import EXCEPTION_HANDLERS
 from hermes_tui_training.config import TrainerRole
 from hermes_tui_training.engine.base import Engine
 from hermes_tui_training.gateway import reading, sessions, trainer
-from hermes_tui_training.gateway.live import chat_completions
+from hermes_tui_training.gateway.chat_completions import chat_completions
 from hermes_tui_training.gateway.services import Services, caller_of, services_of
 from hermes_tui_training.store import Store
 

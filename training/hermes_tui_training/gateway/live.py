@@ -10,24 +10,26 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from hermes_tui_services.errors import ApiError
-from hermes_tui_services.http import SseResponse, error_response, read_body, sse
+from hermes_tui_services.http import SseResponse
 from hermes_tui_training.gateway.completions import CompletionRun, Outcome, Piece
-from hermes_tui_training.gateway.openai import ChatShapes
-from hermes_tui_training.gateway.requests import plan
-from hermes_tui_training.gateway.services import require_session, services_of
-from hermes_tui_training.protocol import ChatRequest
-
-_DONE = sse("[DONE]")
+from hermes_tui_training.gateway.requests import Plan
+from hermes_tui_training.gateway.services import services_of
+from hermes_tui_training.gateway.shapes import Shapes, ShapesFactory
+from hermes_tui_training.types import Session
 
 
-async def chat_completions(request: Request) -> Response:
-    """``POST /v1/chat/completions``."""
-    session = await require_session(request)
+async def begin(
+    request: Request, session: Session, plan: Plan, shapes: ShapesFactory
+) -> LiveResponse:
+    """Begin a completion and return what will answer it: the one way to a recorded completion.
+
+    Raises: ApiError: see ``CompletionRun.begin``.
+    """
     services = services_of(request)
-    run = CompletionRun(services, session, plan(await read_body(request, ChatRequest)))
+    run = CompletionRun(services, session, plan)
     await run.begin()
-    shapes = ChatShapes(run, model=services.config.model.path, token_text=services.chat.token_text)
-    return LiveResponse(run, shapes)
+    made = shapes(run, model=services.config.model.path, token_text=services.chat.token_text)
+    return LiveResponse(run, made)
 
 
 class LiveResponse(Response):
@@ -37,7 +39,7 @@ class LiveResponse(Response):
     the last chunk is sent after that.
     """
 
-    def __init__(self, run: CompletionRun, shapes: ChatShapes) -> None:
+    def __init__(self, run: CompletionRun, shapes: Shapes) -> None:
         super().__init__()
         self._run = run
         self._shapes = shapes
@@ -63,7 +65,7 @@ class LiveResponse(Response):
     async def _answer(self, scope: Scope, send: Send) -> None:
         first = await self._pieces.get()
         if isinstance(first, ApiError):
-            response: Response = error_response(first)
+            response: Response = self._shapes.refused(first)
         elif self._run.plan.stream:
             response = SseResponse(self._stream(first))
         else:
@@ -80,22 +82,22 @@ class LiveResponse(Response):
             pieces.append(item)
             item = await self._pieces.get()
         if isinstance(item, ApiError):
-            return error_response(item)
+            return self._shapes.refused(item)
         return JSONResponse(self._shapes.answer(pieces, item))
 
     async def _stream(self, item: Piece | Outcome | ApiError) -> AsyncIterator[bytes]:
-        yield sse(self._shapes.first_chunk())
+        for event in self._shapes.first():
+            yield event
         while isinstance(item, Piece):
-            chunk = self._shapes.piece_chunk(item)
-            if chunk is not None:
-                yield sse(chunk)
+            for event in self._shapes.piece(item):
+                yield event
             item = await self._pieces.get()
         if isinstance(item, ApiError):
-            yield sse(item.body())
+            events = self._shapes.failed(item)
         else:
-            for chunk in self._shapes.last_chunks(item):
-                yield sse(chunk)
-        yield _DONE
+            events = self._shapes.last(item)
+        for event in events:
+            yield event
 
 
 async def _never() -> Message:
