@@ -453,7 +453,7 @@ async def test_an_answer_that_cannot_be_recorded_is_not_given(
         raise OSError("the disk is full")
 
     _, key = await gateway.session()
-    monkeypatch.setattr(gateway.store, "finish_completion", full)
+    monkeypatch.setattr(gateway.store, "finish_completions", full)
     answer = await gateway.chat(key, stream=stream)
     if stream:
         data = sse_data(answer.text)

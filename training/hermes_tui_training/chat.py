@@ -21,14 +21,19 @@ from hermes_tui_services.errors import ApiError, ConfigError
 from hermes_tui_training.chatml import ChatMLRenderer, ChatMLRendererConfig
 from hermes_tui_training.config import ModelConfig
 from hermes_tui_training.history import (
+    Canonical,
     Recorded,
     canonical,
     context_key,
     shared_length,
+    shared_messages,
+    spoken,
     text_of,
+    why_broken,
 )
 from hermes_tui_training.model import EMBEDDED_MODEL
 from hermes_tui_training.reply_stream import ReplyStream
+from hermes_tui_training.template_bridge import UnprovenError, turn_suffix
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +60,13 @@ class Prompt:
     prefix: dict[str, Any]
     """``parent_completion_id`` (None without any), ``shared_token_count`` (first tokens that are
     the parent's prompt and sampled tokens), ``first_difference`` (None, or ``index``,
-    ``recorded_token_id``, ``token_id`` and their texts)."""
+    ``recorded_token_id``, ``token_id``, their texts, and ``why`` in words)."""
+    request: Canonical = ()
+    """The messages, in the form that the next prompt compares."""
+    context: str = ""
+    """Tools and template settings, as the next prompt compares them."""
+    num_shared_messages: int = 0
+    """How many first messages are, as they were sent, those of the parent's request."""
 
 
 NO_PARENT: dict[str, Any] = {
@@ -63,6 +74,50 @@ NO_PARENT: dict[str, Any] = {
     "shared_token_count": 0,
     "first_difference": None,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """A request for a prompt."""
+
+    messages: Sequence[Mapping[str, Any]]
+    """As they were sent."""
+    tools: list[Any] | None
+    """OpenAI's; None offers none."""
+    history: int
+    """How many messages there were when the assistant had spoken last; 0 when it never did."""
+    spoken: Canonical
+    """All messages, canonical."""
+    context: str
+    """Tools and template settings."""
+
+    @property
+    def history_spoken(self) -> Canonical:
+        """The messages up to the assistant's last one, canonical."""
+        after = len(canonical(self.messages[self.history :]))
+        return self.spoken[: len(self.spoken) - after]
+
+    def parent(self, parents: Sequence[Recorded]) -> Recorded | None:
+        """Return the newest completion that the history ends with."""
+        history = self.history_spoken
+        for parent in reversed(parents):
+            if not parent.request or parent.context != self.context:
+                continue
+            if parent.conversation == history:
+                return parent
+        return None
+
+    def prompt(
+        self, token_ids: tuple[int, ...], prefix: dict[str, Any], parent: Recorded | None
+    ) -> Prompt:
+        """Return the prompt of this request."""
+        return Prompt(
+            token_ids=token_ids,
+            prefix=prefix,
+            request=self.spoken,
+            context=self.context,
+            num_shared_messages=shared_messages(self.messages, parent) if parent else 0,
+        )
 
 
 class Chat:
@@ -151,13 +206,17 @@ class Chat:
         Raises: ApiError: 400, the template refuses the messages or its settings.
         """
         template = template or {}
-        plain = [_plain(message) for message in messages]
+        request = _Request(
+            messages=messages,
+            tools=list(tools) or None,
+            history=_after_last_assistant(messages),
+            spoken=spoken(messages, parents),
+            context=context_key(tools, template),
+        )
         with self._lock:
             renderer = self._renderer(template)
             try:
-                return self._bridged(renderer, plain, tools, template, parents) or self._rendered(
-                    renderer, plain, tools, parents
-                )
+                return self._prompt(renderer, request, parents)
             except ApiError:
                 raise
             except Exception as error:  # a template may raise anything about a client's messages
@@ -167,51 +226,57 @@ class Chat:
                     param="messages",
                 ) from error
 
-    def _bridged(
-        self,
-        renderer: Renderer,
-        messages: list[Any],
-        tools: Sequence[Mapping[str, Any]],
-        template: Mapping[str, Any],
-        parents: Sequence[Recorded],
-    ) -> Prompt | None:
-        """Return the recorded conversation's tokens and the new messages, if they fit together."""
-        end = _after_last_assistant(messages)
-        if not end or end == len(messages) or not parents:
-            return None
-        spoken, context = canonical(messages[:end]), context_key(tools, template)
-        for parent in reversed(parents):
-            if not parent.request or parent.request + parent.answer != spoken:
-                continue
-            if parent.context != context:
-                continue
-            split = parent.num_prompt_tokens
-            known = list(parent.token_ids)
-            bridged = renderer.bridge_to_next_turn(
-                known[:split], known[split:], messages[end:], tools=list(tools) or None
-            )
-            if bridged is not None and bridged.token_ids[: len(known)] == known:
-                prefix = {
-                    "parent_completion_id": parent.completion_id,
-                    "shared_token_count": len(known),
-                    "first_difference": None,
-                }
-                return Prompt(token_ids=tuple(bridged.token_ids), prefix=prefix)
-        return None
+    def _prompt(self, renderer: Renderer, request: _Request, parents: Sequence[Recorded]) -> Prompt:
+        """Continue the recorded tokens, or render the conversation and say why that was needed."""
+        if not request.history or not parents:
+            return request.prompt(self._render(renderer, request), NO_PARENT, None)
+        parent = request.parent(parents)
+        why = None
+        if parent is not None and request.history < len(request.messages):
+            try:
+                suffix = self._suffix(renderer, request, parent)
+                prefix = {**NO_PARENT, "parent_completion_id": parent.completion_id}
+                prefix["shared_token_count"] = len(parent.token_ids)
+                return request.prompt((*parent.token_ids, *suffix), prefix, parent)
+            except UnprovenError as error:
+                why = str(error)
+        elif parent is not None:
+            why = "nothing was said after the reply"
+        token_ids = self._render(renderer, request)
+        closest, shared = _closest(token_ids, parents)
+        why = why or why_broken(request.history_spoken, request.context, closest)
+        prefix = self._compared(token_ids, closest, shared, why)
+        return request.prompt(token_ids, prefix, closest)
 
-    def _rendered(
-        self,
-        renderer: Renderer,
-        messages: list[Any],
-        tools: Sequence[Mapping[str, Any]],
-        parents: Sequence[Recorded],
-    ) -> Prompt:
-        token_ids = tuple(
-            renderer.render_ids(messages, tools=list(tools) or None, add_generation_prompt=True)
+    @staticmethod
+    def _render(renderer: Renderer, request: _Request) -> tuple[int, ...]:
+        plain: list[Any] = [_plain(message) for message in request.messages]
+        rendered = renderer.render_ids(plain, tools=request.tools, add_generation_prompt=True)
+        return tuple(rendered)
+
+    @staticmethod
+    def _suffix(renderer: Renderer, request: _Request, parent: Recorded) -> Sequence[int]:
+        """Return what follows a recorded reply.
+
+        Raises: UnprovenError: that cannot be told; the text says why.
+        """
+        known, split = parent.token_ids, parent.num_prompt_tokens
+        if isinstance(renderer, DefaultRenderer):
+            plain = [_plain(message) for message in request.messages]
+            return turn_suffix(
+                renderer, plain, request.history, last_token_id=known[-1], tools=request.tools
+            )
+        new: list[Any] = [_plain(message) for message in request.messages[request.history :]]
+        if isinstance(renderer, ChatMLRenderer):
+            suffix = renderer.turn_suffix(known[-1], new)
+            assert suffix is not None, "what follows the last reply is not the assistant's"
+            return suffix
+        bridged = renderer.bridge_to_next_turn(
+            list(known[:split]), list(known[split:]), new, tools=request.tools
         )
-        if not _after_last_assistant(messages):
-            return Prompt(token_ids=token_ids, prefix=NO_PARENT)
-        return self._compared(token_ids, parents)
+        if bridged is None or tuple(bridged.token_ids[: len(known)]) != known:
+            raise UnprovenError("the model's renderer cannot continue after this reply")
+        return list(bridged.token_ids[len(known) :])
 
     def raw_prompt(
         self, prompt: str | Sequence[int], *, parents: Sequence[Recorded] = ()
@@ -236,35 +301,35 @@ class Chat:
                 f"'prompt' holds {unknown}; the model's token ids are below {size}.",
                 param="prompt",
             )
-        return self._compared(token_ids, parents)
+        prefix = NO_PARENT
+        if parents:
+            closest, shared = _closest(token_ids, parents)
+            prefix = self._compared(token_ids, closest, shared, "the prompt was sent ready-made")
+        return Prompt(token_ids=token_ids, prefix=prefix, context=context_key([], {}))
 
     def _encoded(self, text: str) -> tuple[int, ...]:
         with self._lock:
             return tuple(self.tokenizer.encode(text, split_special_tokens=False))
 
-    def _compared(self, token_ids: tuple[int, ...], parents: Sequence[Recorded]) -> Prompt:
-        """Return a prompt that says how far it goes along with what was recorded."""
-        if not parents:
-            return Prompt(token_ids=token_ids, prefix=NO_PARENT)
-        shared, parent = max(
-            ((shared_length(parent.token_ids, token_ids), parent) for parent in reversed(parents)),
-            key=lambda pair: pair[0],
-        )
-        difference = None
-        if shared < min(len(parent.token_ids), len(token_ids)):
+    def _compared(
+        self, token_ids: Sequence[int], closest: Recorded, shared: int, why: str
+    ) -> dict[str, Any]:
+        """Return a prompt's ``prefix``: how far it goes along with a record, and why no further."""
+        recorded, difference = closest.token_ids, None
+        if shared < min(len(recorded), len(token_ids)):
             difference = {
                 "index": shared,
-                "recorded_token_id": parent.token_ids[shared],
-                "recorded_text": self.token_text(parent.token_ids[shared]),
+                "recorded_token_id": recorded[shared],
+                "recorded_text": self.token_text(recorded[shared]),
                 "token_id": token_ids[shared],
                 "text": self.token_text(token_ids[shared]),
+                "why": why,
             }
-        prefix = {
-            "parent_completion_id": parent.completion_id,
+        return {
+            "parent_completion_id": closest.completion_id,
             "shared_token_count": shared,
             "first_difference": difference,
         }
-        return Prompt(token_ids=token_ids, prefix=prefix)
 
     def token_text(self, token_id: int) -> str:
         """Return one token's text; U+FFFD stands for bytes that are no characters alone."""
@@ -382,9 +447,20 @@ def _default_system_prompt(tokenizer: Any) -> str | None:
     return rest.partition("<|im_end|>")[0] if not opening and rest else None
 
 
+def _closest(token_ids: Sequence[int], parents: Sequence[Recorded]) -> tuple[Recorded, int]:
+    """Return the newest of the completions that share most first tokens, and how many they are."""
+    shared = [shared_length(parent.token_ids, token_ids) for parent in parents]
+    most = max(shared)
+    index = len(shared) - 1 - shared[::-1].index(most)
+    return parents[index], most
+
+
 def _after_last_assistant(messages: Sequence[Mapping[str, Any]]) -> int:
     """Return the index after the last assistant message; 0 without any."""
-    return max((i + 1 for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
+    for index in range(len(messages), 0, -1):
+        if messages[index - 1]["role"] == "assistant":
+            return index
+    return 0
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from renderers.base import (
     ToolSpec,
     extract_message_tool_names,
     reject_assistant_in_extension,
-    trim_to_turn_close,
 )
 from renderers.configs import BaseRendererConfig
 
@@ -190,23 +189,30 @@ class ChatMLRenderer:
 
         None when there is nothing new, or when a new message is the assistant's.
         """
-        if not previous_prompt_ids or not new_messages:
+        if not previous_prompt_ids:
             return None
-        if reject_assistant_in_extension(new_messages):
+        known = [*previous_prompt_ids, *previous_completion_ids]
+        suffix = self.turn_suffix(known[-1], new_messages)
+        if suffix is None:
             return None
-        token_ids = trim_to_turn_close(
-            previous_prompt_ids,
-            previous_completion_ids,
-            set(self.get_stop_token_ids()),
-            synthesize_close=self._end,
-        )
-        assert token_ids is not None, "a close was synthesized"
+        return _rendered([*known, *suffix], [-1] * (len(known) + len(suffix)), new_messages)
+
+    def turn_suffix(self, last_token_id: int, new_messages: list[Message]) -> list[int] | None:
+        """Return what follows a reply in the next prompt; ``bridge_to_next_turn`` without copies.
+
+        Args:
+            last_token_id: the last sampled token; a reply that was cut is closed first.
+            new_messages: what came after the reply.
+        Returns: None when there is nothing new, or when a new message is the assistant's.
+        """
+        if not new_messages or reject_assistant_in_extension(new_messages):
+            return None
+        closed = last_token_id in self.get_stop_token_ids()
+        token_ids = [] if closed else [self._end]
         token_ids += self._newline
-        indices = [-1] * len(token_ids)
-        self._extend(token_ids, indices, new_messages, 0)
-        token_ids += self._generation_prompt()
-        indices += [-1] * (len(token_ids) - len(indices))
-        return _rendered(token_ids, indices, new_messages)
+        for message in new_messages:
+            token_ids += self._message(message["role"], _body(message))
+        return token_ids + self._generation_prompt()
 
 
 def _rendered(

@@ -111,6 +111,11 @@ MIGRATIONS: tuple[str, ...] = (
         at REAL NOT NULL
     ) STRICT;
     """,
+    """
+    ALTER TABLE completions ADD COLUMN base_id TEXT;
+    ALTER TABLE completions ADD COLUMN base_tokens INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE completions ADD COLUMN base_messages INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 """Entry n takes a file from ``PRAGMA user_version`` n to n + 1; entries never change."""
 
@@ -199,6 +204,10 @@ class Database:
         """Close the connection; the write-ahead log is merged into the file."""
         with self._lock:
             self._connection.close()
+
+
+INT_BYTES = 4
+"""Size of an integer in a blob."""
 
 
 def ints_to_blob(values: Sequence[int]) -> bytes:

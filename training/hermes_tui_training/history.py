@@ -27,10 +27,16 @@ _AUX_OPENINGS = (
     "[System: Your previous response contained only internal reasoning",
     "[System: Your previous tool call",
     "[System: Continue now.",
+    "[System: You edited code in this turn",
+    "[System: You are a Hermes kanban worker.",
     "You are a summarization agent creating a context checkpoint.",
+    "Review the conversation above and ",
 )
-"""How the user messages begin that Hermes 0.19 writes on its own, to ask for a continuation or a
-summary."""
+"""How the user messages begin that Hermes 0.19 writes on its own: to ask for a continuation, a
+summary, a compaction or a review. The worker switches off those that have a switch."""
+
+_AUX = re.compile(rf"(\A|\n\n)({'|'.join(re.escape(text) for text in _AUX_OPENINGS)})")
+"""Also behind a message of the person's: Hermes merges neighbouring user messages."""
 
 
 def text_of(message: Mapping[str, Any]) -> str:
@@ -41,9 +47,14 @@ def text_of(message: Mapping[str, Any]) -> str:
     return "".join(part["text"] for part in content)
 
 
-def canonical(messages: Sequence[Mapping[str, Any]]) -> Canonical:
-    """Return messages in the form that survives a client's replay."""
-    result: list[tuple[str, ...]] = []
+def canonical(messages: Sequence[Mapping[str, Any]], *, base: Canonical = ()) -> Canonical:
+    """Return messages in the form that survives a client's replay.
+
+    Args:
+        messages: OpenAI's.
+        base: what comes before them, in this form already.
+    """
+    result = list(base)
     for message in messages:
         role, text = message["role"], text_of(message)
         if role == "assistant":
@@ -87,6 +98,13 @@ class Recorded:
     """The message it gave."""
     context: str
     """Tools and template settings: a prompt can only continue one that was built with the same."""
+    messages: Sequence[Mapping[str, Any]] = ()
+    """The messages it answered, as they were sent; a client mostly sends them again as they are."""
+
+    @property
+    def conversation(self) -> Canonical:
+        """What was said once it had answered."""
+        return self.request + self.answer
 
     @property
     def is_empty(self) -> bool:
@@ -112,10 +130,47 @@ def recorded(completion: Completion) -> Recorded | None:
         context=context_key(
             completion.tools, completion.sampling.get("chat_template_kwargs") or {}
         ),
+        messages=completion.request_messages,
     )
 
 
-def shared_length(a: Sequence[int], b: Sequence[int]) -> int:
+def spoken(messages: Sequence[Mapping[str, Any]], parents: Sequence[Recorded]) -> Canonical:
+    """Return ``canonical(messages)``; what a parent was sent too is not worked on again."""
+    for parent in reversed(parents):
+        length = len(parent.messages)
+        if length and messages[:length] == parent.messages:
+            return canonical(messages[length:], base=parent.request)
+    return canonical(messages)
+
+
+def shared_messages(messages: Sequence[Mapping[str, Any]], parent: Recorded) -> int:
+    """Return how many first messages are, as they were sent, those of a parent."""
+    return shared_length(messages, parent.messages)
+
+
+def why_broken(history: Canonical, context: str, parent: Recorded) -> str:
+    """Return in words why a history does not continue a recorded completion.
+
+    Args:
+        history: up to its last assistant message.
+        context: of the request.
+        parent: the completion that it shares most with.
+    """
+    known = parent.conversation
+    if history == known:
+        assert context != parent.context, "it continues the completion"
+        return "other tools or template settings were sent than before"
+    at = shared_length(history, known)
+    if at == len(known):
+        return f"message {at + 1} ({history[at][0]}) was not recorded in this session"
+    if at == len(history):
+        return f"the history ends before message {at + 1} of the record"
+    if at == len(known) - 1 and history[at][0] == "assistant":
+        return f"message {at + 1} (assistant) is not the reply that was sampled"
+    return f"message {at + 1} ({history[at][0]}) is not what was recorded"
+
+
+def shared_length(a: Sequence[Any], b: Sequence[Any]) -> int:
     """Return how many first elements two sequences share."""
     low, high = 0, min(len(a), len(b))
     while low < high:
@@ -133,7 +188,7 @@ def completion_kind(messages: Sequence[Mapping[str, Any]]) -> CompletionKind:
     A raw prompt, which has no messages, is a turn.
     """
     last = messages[-1] if messages else {"role": ""}
-    if last["role"] == "user" and text_of(last).lstrip().startswith(_AUX_OPENINGS):
+    if last["role"] == "user" and _AUX.search(text_of(last).lstrip()):
         return "aux"
     return "turn"
 

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from hermes_tui_training.database import floats_from_blob, ints_from_blob
+from hermes_tui_training.database import INT_BYTES, floats_from_blob, ints_from_blob
 from hermes_tui_training.types import Completion, Episode, Session
 
 TopLogprobs = tuple[tuple[tuple[int, float], ...], ...]
@@ -36,14 +36,45 @@ def unflatten_top(width: int, ids: Sequence[int], logprobs: Sequence[float]) -> 
     )
 
 
-def completion_from(row: sqlite3.Row) -> Completion:
-    """Return a row of ``completions``."""
+class WholeRows:
+    """Puts rows of ``completions`` together with the completions that they begin with."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._known: dict[str, tuple[bytes, bytes, list[dict[str, Any]]]] = {}
+
+    def completion(self, row: sqlite3.Row) -> Completion:
+        """Return a row with all of its prompt and messages."""
+        links = [row]
+        while (base_id := links[-1]["base_id"]) is not None and base_id not in self._known:
+            links.append(self._link(base_id))
+        for link in reversed(links):
+            prompt, messages = link["prompt_token_ids"], json.loads(link["request_messages"])
+            if link["base_id"] is not None:
+                base_prompt, base_sampled, base_messages = self._known[link["base_id"]]
+                shared = (base_prompt + base_sampled)[: link["base_tokens"] * INT_BYTES]
+                prompt = shared + prompt
+                messages = base_messages[: link["base_messages"]] + messages
+            self._known[link["completion_id"]] = (prompt, link["token_ids"] or b"", messages)
+        return _completion_from(row, prompt, messages)
+
+    def _link(self, completion_id: str) -> sqlite3.Row:
+        row = self._connection.execute(
+            "SELECT completion_id, base_id, base_tokens, base_messages, prompt_token_ids, "
+            "token_ids, request_messages FROM completions WHERE completion_id = ?",
+            (completion_id,),
+        ).fetchone()
+        assert isinstance(row, sqlite3.Row), "a base is never deleted before what begins with it"
+        return row
+
+
+def _completion_from(row: sqlite3.Row, prompt: bytes, messages: list[dict[str, Any]]) -> Completion:
     return Completion(
         completion_id=row["completion_id"],
         episode_id=row["episode_id"],
         turn_index=row["turn_index"],
         created_at=row["created_at"],
-        prompt_token_ids=ints_from_blob(row["prompt_token_ids"]),
+        prompt_token_ids=ints_from_blob(prompt),
         token_ids=ints_from_blob(row["token_ids"]),
         logprobs=floats_from_blob(row["logprobs"]),
         policy_versions=ints_from_blob(row["policy_versions"]),
@@ -54,7 +85,7 @@ def completion_from(row: sqlite3.Row) -> Completion:
         ),
         finish_reason=row["finish_reason"],
         sampling=json.loads(row["sampling"]),
-        request_messages=json.loads(row["request_messages"]),
+        request_messages=messages,
         tools=json.loads(row["tools"]),
         message=json.loads(row["message"]) if row["message"] else None,
         latency=json.loads(row["latency"]),
@@ -72,7 +103,7 @@ def completion_from(row: sqlite3.Row) -> Completion:
 
 
 def episode_from(
-    row: sqlite3.Row, completions: Sequence[sqlite3.Row], rewards: Sequence[sqlite3.Row]
+    row: sqlite3.Row, completions: Sequence[Completion], rewards: Sequence[sqlite3.Row]
 ) -> Episode:
     """Return a row of ``episodes`` with its completions and rewards, each in order."""
     return Episode(
@@ -90,7 +121,7 @@ def episode_from(
         created_at=row["created_at"],
         step=row["step"],
         dropped_reason=row["dropped_reason"],
-        completions=tuple(completion_from(c) for c in completions),
+        completions=tuple(completions),
     )
 
 

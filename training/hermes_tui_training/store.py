@@ -9,7 +9,6 @@ transaction and then wakes the subscribers.
 from __future__ import annotations
 
 import hashlib
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +18,7 @@ from typing import Any
 from hermes_tui_training.database import floats_to_blob, ints_to_blob, to_json
 from hermes_tui_training.protocol import EventKind
 from hermes_tui_training.rows import (
-    TopLogprobs,
-    completion_from,
+    WholeRows,
     episode_payload,
     flatten_top,
     session_from,
@@ -28,11 +26,12 @@ from hermes_tui_training.rows import (
 from hermes_tui_training.store_base import ConflictError, UnknownIdError, Writer, new_id
 from hermes_tui_training.store_steps import StepStore
 from hermes_tui_training.types import (
+    Base,
     Completion,
     CompletionKind,
+    CompletionOutcome,
     Episode,
     Session,
-    UntrainableReason,
 )
 
 __all__ = ["ConflictError", "Store", "UnknownIdError", "hash_key", "new_id"]
@@ -195,6 +194,7 @@ class Store(StepStore):
         prefix: dict[str, Any],
         kind: CompletionKind = "turn",
         retry_of: str | None = None,
+        base: Base | None = None,
     ) -> tuple[str, int]:
         """Record a request before the engine sees it; return its episode's id and its turn_index.
 
@@ -203,6 +203,8 @@ class Store(StepStore):
         Args:
             retry_of: a completion that this one replaces; it becomes an aux call, so that the
                 episode's turns are those that the person saw.
+            base: a finished completion that this one begins with; what they share is not stored
+                again, so that a long conversation costs no more per turn than a short one.
 
         Raises: ConflictError: the session was ended. UnknownIdError.
         """
@@ -228,10 +230,9 @@ class Store(StepStore):
                 "status": "running",
                 "kind": kind,
                 "sampling": to_json(sampling),
-                "request_messages": to_json(request_messages),
                 "tools": to_json(tools),
                 "prefix": to_json(prefix),
-                "prompt_token_ids": ints_to_blob(prompt_token_ids),
+                **_new_part(prompt_token_ids, request_messages, base),
             }
             write.execute(
                 f"INSERT INTO completions ({', '.join(columns)}) "  # noqa: S608  # our names
@@ -275,73 +276,73 @@ class Store(StepStore):
         write.event(EventKind.EPISODE_OPENED, episode_payload(row))
         return row
 
-    def finish_completion(
-        self,
-        completion_id: str,
-        *,
-        token_ids: Sequence[int],
-        logprobs: Sequence[float],
-        policy_versions: Sequence[int],
-        top_logprobs: TopLogprobs = (),
-        finish_reason: str | None,
-        message: dict[str, Any] | None,
-        latency: dict[str, float],
-        trainable: bool,
-        untrainable_reason: UntrainableReason | None,
-        error: str | None = None,
-    ) -> None:
-        """Record a completion's outcome; the first outcome stays.
+    def finish_completion(self, completion_id: str, **outcome: Any) -> None:
+        """Record one completion's outcome, of which the arguments are the fields."""
+        self.finish_completions([CompletionOutcome(completion_id=completion_id, **outcome)])
 
-        Args:
-            token_ids, logprobs, policy_versions: as many of each; what was sampled so far when it
-                broke off.
-            finish_reason: None when it broke off.
+    def finish_completions(self, outcomes: Sequence[CompletionOutcome]) -> None:
+        """Record outcomes in one transaction; a completion's first outcome stays.
 
-        Raises: UnknownIdError.
+        Raises: UnknownIdError: there is no such completion; none of the outcomes is recorded.
         """
-        if not len(token_ids) == len(logprobs) == len(policy_versions):
-            raise ValueError("token_ids, logprobs and policy_versions differ in length")
-        width, top_ids, top_values = flatten_top(top_logprobs)
+        with self._write() as write:
+            for outcome in outcomes:
+                self._finish(write, outcome)
+
+    @staticmethod
+    def _finish(write: Writer, outcome: CompletionOutcome) -> None:
+        width, top_ids, top_values = flatten_top(outcome.top_logprobs)
         columns = {
             "status": "finished",
-            "token_ids": ints_to_blob(token_ids),
-            "logprobs": floats_to_blob(logprobs),
-            "policy_versions": ints_to_blob(policy_versions),
-            "policy_version_min": min(policy_versions, default=None),
-            "policy_version_max": max(policy_versions, default=None),
+            "token_ids": ints_to_blob(outcome.token_ids),
+            "logprobs": floats_to_blob(outcome.logprobs),
+            "policy_versions": ints_to_blob(outcome.policy_versions),
+            "policy_version_min": min(outcome.policy_versions, default=None),
+            "policy_version_max": max(outcome.policy_versions, default=None),
             "top_width": width,
             "top_ids": ints_to_blob(top_ids),
             "top_logprobs": floats_to_blob(top_values),
-            "finish_reason": finish_reason,
-            "message": None if message is None else to_json(message),
-            "latency": to_json(latency),
-            "trainable": int(trainable),
-            "untrainable_reason": untrainable_reason,
-            "error": error,
+            "finish_reason": outcome.finish_reason,
+            "message": None if outcome.message is None else to_json(outcome.message),
+            "latency": to_json(outcome.latency),
+            "trainable": int(outcome.trainable),
+            "untrainable_reason": outcome.untrainable_reason,
+            "error": outcome.error,
         }
-        with self._write() as write:
-            assignments = ", ".join(f"{name} = ?" for name in columns)
-            changed = write.execute(
-                f"UPDATE completions SET {assignments} "  # noqa: S608  # our names
-                "WHERE completion_id = ? AND status = 'running'",
-                (*columns.values(), completion_id),
-            ).rowcount
-            row = write.execute(
-                "SELECT * FROM completions WHERE completion_id = ?", (completion_id,)
-            ).fetchone()
-            if row is None:
-                raise UnknownIdError(f"there is no completion {completion_id!r}")
-            if changed:
-                write.event(EventKind.COMPLETION_FINISHED, _finished_payload(row))
+        assignments = ", ".join(f"{name} = ?" for name in columns)
+        changed = write.execute(
+            f"UPDATE completions SET {assignments} "  # noqa: S608  # our names
+            "WHERE completion_id = ? AND status = 'running'",
+            (*columns.values(), outcome.completion_id),
+        ).rowcount
+        row = write.execute(
+            f"SELECT {', '.join(_FINISHED_KEYS)} FROM completions "  # noqa: S608  # our names
+            "WHERE completion_id = ?",
+            (outcome.completion_id,),
+        ).fetchone()
+        if row is None:
+            raise UnknownIdError(f"there is no completion {outcome.completion_id!r}")
+        if changed:
+            write.event(
+                EventKind.COMPLETION_FINISHED,
+                {
+                    **{key: row[key] for key in _FINISHED_KEYS},
+                    "trainable": outcome.trainable,
+                    "num_tokens": len(outcome.token_ids),
+                    "latency": outcome.latency,
+                },
+            )
 
     def session_completions(self, session_id: str, *, limit: int = 64) -> list[Completion]:
         """Return the newest finished completions of a session over all its episodes, in order."""
-        rows = self._database.query(
-            "SELECT * FROM completions WHERE session_id = ? AND status = 'finished' "
-            "ORDER BY seq DESC LIMIT ?",
-            (session_id, limit),
-        )
-        return [completion_from(row) for row in reversed(rows)]
+        with self._database.exclusive() as connection:
+            rows = connection.execute(
+                "SELECT * FROM completions WHERE session_id = ? AND status = 'finished' "
+                "ORDER BY seq DESC LIMIT ?",
+                (session_id, limit),
+            ).fetchall()
+            whole = WholeRows(connection)
+            return [whole.completion(row) for row in reversed(rows)]
 
     def untrained(self) -> dict[str, int]:
         """Return how many completions may not be trained, by reason."""
@@ -421,26 +422,34 @@ class Store(StepStore):
         return self.episode(episode_id)
 
 
-def _finished_payload(row: sqlite3.Row) -> dict[str, Any]:
-    """Return what ``completion.finished`` says."""
-    keys = (
-        "completion_id",
-        "session_id",
-        "episode_id",
-        "turn_index",
-        "kind",
-        "status",
-        "finish_reason",
-        "untrainable_reason",
-        "policy_version_min",
-        "policy_version_max",
-        "error",
-    )
+_FINISHED_KEYS = (
+    "completion_id",
+    "session_id",
+    "episode_id",
+    "turn_index",
+    "kind",
+    "status",
+    "finish_reason",
+    "untrainable_reason",
+    "policy_version_min",
+    "policy_version_max",
+    "error",
+)
+"""What ``completion.finished`` says of a row."""
+
+
+def _new_part(
+    prompt_token_ids: Sequence[int], messages: list[dict[str, Any]], base: Base | None
+) -> dict[str, Any]:
+    """Return the columns that hold a request, without what its base holds already."""
+    if base is None:
+        base = Base(completion_id="", num_tokens=0, num_messages=0)
     return {
-        **{key: row[key] for key in keys},
-        "trainable": bool(row["trainable"]),
-        "num_tokens": len(row["token_ids"]) // 4,
-        "latency": json.loads(row["latency"]),
+        "base_id": base.completion_id or None,
+        "base_tokens": base.num_tokens,
+        "base_messages": base.num_messages,
+        "prompt_token_ids": ints_to_blob(prompt_token_ids[base.num_tokens :]),
+        "request_messages": to_json(messages[base.num_messages :]),
     }
 
 

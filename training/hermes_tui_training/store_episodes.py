@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hermes_tui_training.rows import EPISODE_KEYS, episode_from
+from hermes_tui_training.rows import EPISODE_KEYS, WholeRows, episode_from
 from hermes_tui_training.store_base import StoreBase, UnknownIdError
 from hermes_tui_training.types import Episode
 
@@ -80,12 +80,17 @@ class EpisodeStore(StoreBase):
                 f"SELECT * FROM episodes WHERE {where} ORDER BY seq LIMIT ?",  # noqa: S608
                 (*parameters, limit),
             ).fetchall()
-            children = [
-                (
-                    connection.execute(
-                        "SELECT * FROM completions WHERE episode_id = ? ORDER BY seq",
-                        (row["episode_id"],),
-                    ).fetchall(),
+            whole = WholeRows(connection)
+            return [
+                episode_from(
+                    row,
+                    [
+                        whole.completion(completion)
+                        for completion in connection.execute(
+                            "SELECT * FROM completions WHERE episode_id = ? ORDER BY seq",
+                            (row["episode_id"],),
+                        )
+                    ],
                     connection.execute(
                         "SELECT * FROM rewards WHERE episode_id = ? ORDER BY seq",
                         (row["episode_id"],),
@@ -93,10 +98,6 @@ class EpisodeStore(StoreBase):
                 )
                 for row in rows
             ]
-        return [
-            episode_from(row, completions, rewards)
-            for row, (completions, rewards) in zip(rows, children, strict=True)
-        ]
 
     def summaries(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -85,6 +86,54 @@ class Completion:
     """Recomputed by the learner before its step; as long as token_ids, or empty."""
     after_logprobs: tuple[float, ...] = ()
     """Recomputed by the learner after its step; as long as token_ids, or empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """A recorded completion that another one begins with; only what is new is stored again."""
+
+    completion_id: str
+    """The recorded completion."""
+    num_tokens: int
+    """How many first tokens of its prompt and sampled tokens the other's prompt begins with."""
+    num_messages: int
+    """How many first messages of its request the other's request begins with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionOutcome:
+    """How a completion ended."""
+
+    completion_id: str
+    """The completion."""
+    token_ids: Sequence[int]
+    """What was sampled, so far when it broke off."""
+    logprobs: Sequence[float]
+    """As many."""
+    policy_versions: Sequence[int]
+    """As many."""
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Per token its likeliest (id, logprob) pairs; empty when none were asked for."""
+    finish_reason: str | None
+    """None when it broke off."""
+    message: dict[str, Any] | None
+    """The assistant message that was answered."""
+    latency: dict[str, float]
+    """ttft_s, total_s."""
+    trainable: bool
+    """Whether the trainer may use it."""
+    untrainable_reason: UntrainableReason | None
+    """Why not, when it may not."""
+    error: str | None = None
+    """Why generation broke off, or None."""
+
+    def __post_init__(self) -> None:
+        """Refuse an outcome whose counts disagree.
+
+        Raises: ValueError.
+        """
+        if not len(self.token_ids) == len(self.logprobs) == len(self.policy_versions):
+            raise ValueError("token_ids, logprobs and policy_versions differ in length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

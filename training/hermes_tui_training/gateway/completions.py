@@ -19,12 +19,17 @@ from hermes_tui_training.history import (
     Recorded,
     canonical,
     completion_kind,
-    context_key,
     retried,
 )
 from hermes_tui_training.protocol import EventKind
 from hermes_tui_training.store import ConflictError, new_id
-from hermes_tui_training.types import CompletionKind, Session, UntrainableReason
+from hermes_tui_training.types import (
+    Base,
+    CompletionKind,
+    CompletionOutcome,
+    Session,
+    UntrainableReason,
+)
 
 if TYPE_CHECKING:
     from hermes_tui_training.chat import Prompt
@@ -115,13 +120,12 @@ class CompletionRun:
             raise ApiError(400, "The request is nested too deeply.") from error
 
     def _begin(self) -> None:
-        plan, chat, parents = self.plan, self._services.chat, self._parents()
-        if plan.raw_prompt is not None:
-            self.prompt = chat.raw_prompt(plan.raw_prompt, parents=parents)
-        else:
-            self.prompt = chat.prompt(
-                plan.messages, tools=plan.tools, template=plan.template, parents=parents
-            )
+        plan, chat = self.plan, self._services.chat
+        session_id, known = self._session.session_id, self._services.parents
+        parents = known.of(session_id)
+        self.prompt = self._rendered(parents)
+        if self.prompt.prefix["first_difference"] and (older := known.older(session_id)):
+            self.prompt = self._rendered([*older, *parents])  # a fork from further back
         max_tokens = self._max_tokens(len(self.prompt.token_ids))
         self._sampling = SamplingParams(
             max_tokens=max_tokens,
@@ -151,10 +155,25 @@ class CompletionRun:
             prefix=self.prompt.prefix,
             kind=self._kind,
             retry_of=retried(plan.messages, parents),
+            base=self._base(),
         )
 
-    def _parents(self) -> list[Recorded]:
-        return self._services.parents.of(self._session.session_id)
+    def _rendered(self, parents: list[Recorded]) -> Prompt:
+        plan, chat = self.plan, self._services.chat
+        if plan.raw_prompt is not None:
+            return chat.raw_prompt(plan.raw_prompt, parents=parents)
+        return chat.prompt(plan.messages, tools=plan.tools, template=plan.template, parents=parents)
+
+    def _base(self) -> Base | None:
+        """Return the recorded completion that this one begins with, if any."""
+        prefix = self.prompt.prefix
+        if prefix["parent_completion_id"] is None:
+            return None
+        return Base(
+            completion_id=prefix["parent_completion_id"],
+            num_tokens=prefix["shared_token_count"],
+            num_messages=self.prompt.num_shared_messages,
+        )
 
     def _max_tokens(self, num_prompt_tokens: int) -> int:
         limit = self._services.engine.max_model_len
@@ -270,9 +289,10 @@ class CompletionRun:
             completion_id=self.completion_id,
             token_ids=(*self.prompt.token_ids, *self.token_ids),
             num_prompt_tokens=len(self.prompt.token_ids),
-            request=canonical(self.plan.messages),
+            request=self.prompt.request,
             answer=canonical([message]),
-            context=context_key(self.plan.tools, self.plan.template),
+            context=self.prompt.context,
+            messages=self.plan.messages,
         )
 
     async def _record_cancelled(self) -> None:
@@ -296,19 +316,20 @@ class CompletionRun:
         latency = {"total_s": time.monotonic() - self._started}
         if self._first_token_s is not None:
             latency["ttft_s"] = self._first_token_s
-        await asyncio.to_thread(
-            self._services.store.finish_completion,
-            self.completion_id,
-            token_ids=self.token_ids,
-            logprobs=self.logprobs,
-            policy_versions=self._policy_versions,
-            top_logprobs=tuple(self._top_logprobs),
-            finish_reason=finish_reason,
-            message=message,
-            latency=latency,
-            trainable=untrainable_reason is None,
-            untrainable_reason=untrainable_reason,
-            error=error,
+        await self._services.outcomes.record(
+            CompletionOutcome(
+                completion_id=self.completion_id,
+                token_ids=self.token_ids,
+                logprobs=self.logprobs,
+                policy_versions=self._policy_versions,
+                top_logprobs=tuple(self._top_logprobs),
+                finish_reason=finish_reason,
+                message=message,
+                latency=latency,
+                trainable=untrainable_reason is None,
+                untrainable_reason=untrainable_reason,
+                error=error,
+            )
         )
         logger.info(
             "completion recorded id=%s episode=%s tokens=%s seconds=%.2f untrainable=%s",

@@ -17,7 +17,7 @@ from hermes_tui_training.config import TrainerRole
 from hermes_tui_training.engine.base import Engine
 from hermes_tui_training.history import Recorded, recorded
 from hermes_tui_training.store import Store, hash_key
-from hermes_tui_training.types import Session
+from hermes_tui_training.types import CompletionOutcome, Session
 
 if TYPE_CHECKING:  # the renderers behind it take seconds to import
     from hermes_tui_training.chat import Chat
@@ -30,6 +30,8 @@ _MAX_PARENTS = 8
 """Newest completions per session that a next prompt may continue; at 8,192 tokens each, all
 sessions together take 150 MB at most."""
 
+_MAX_OLDER = 64
+"""Newest completions of a session that are read back for a turn that forks from further back."""
 
 _DRAIN_S = 2.0
 """How long the end of the process waits for records; they are a write of a millisecond each."""
@@ -51,14 +53,24 @@ class Parents:
         with self._lock:
             kept = self._by_session.get(session_id)
             if kept is None:
-                stored = self._store.session_completions(session_id, limit=_MAX_PARENTS)
-                found = (recorded(completion) for completion in stored)
-                kept = deque((r for r in found if r is not None), maxlen=_MAX_PARENTS)
+                kept = deque(self._stored(session_id, _MAX_PARENTS), maxlen=_MAX_PARENTS)
                 self._by_session[session_id] = kept
             self._by_session.move_to_end(session_id)
             while len(self._by_session) > _MAX_SESSIONS:
                 self._by_session.popitem(last=False)
             return list(kept)
+
+    def older(self, session_id: str) -> list[Recorded]:
+        """Return the completions before those of ``of``, oldest first; reads the store."""
+        kept = {known.completion_id for known in self.of(session_id)}
+        if len(kept) < _MAX_PARENTS:
+            return []
+        stored = self._stored(session_id, _MAX_OLDER)
+        return [known for known in stored if known.completion_id not in kept]
+
+    def _stored(self, session_id: str, limit: int) -> list[Recorded]:
+        stored = self._store.session_completions(session_id, limit=limit)
+        return [known for completion in stored if (known := recorded(completion)) is not None]
 
     def add(self, session_id: str, completion: Recorded) -> None:
         """Remember a completion that just finished."""
@@ -66,6 +78,61 @@ class Parents:
             kept = self._by_session.get(session_id)
             if kept is not None:
                 kept.append(completion)
+
+
+class Outcomes:
+    """Records how completions ended; what ends while the disk is busy shares the next write."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: list[tuple[CompletionOutcome, asyncio.Future[None]]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def record(self, outcome: CompletionOutcome) -> None:
+        """Return once an outcome is on the disk.
+
+        Raises: whatever the store raises about it.
+        """
+        recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((outcome, recorded))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write(), name="outcomes")
+        await recorded
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                await self._write_batch(batch)
+        finally:
+            self._writing = None
+
+    async def _write_batch(
+        self, batch: list[tuple[CompletionOutcome, asyncio.Future[None]]]
+    ) -> None:
+        outcomes = [outcome for outcome, _ in batch]
+        try:
+            await asyncio.to_thread(self._store.finish_completions, outcomes)
+        except Exception as error:
+            if len(batch) > 1:  # nothing was written: find out whose fault it is
+                for one in batch:
+                    await self._write_batch([one])
+                return
+            _settle(batch, error)
+        else:
+            _settle(batch, None)
+
+
+def _settle(
+    batch: list[tuple[CompletionOutcome, asyncio.Future[None]]], error: Exception | None
+) -> None:
+    for _, waiting in batch:
+        if waiting.done():  # nobody waits any more
+            continue
+        if error is None:
+            waiting.set_result(None)
+        else:
+            waiting.set_exception(error)
 
 
 @dataclass(slots=True)
@@ -85,11 +152,15 @@ class Services:
     parents: Parents = field(init=False)
     """What next prompts may continue."""
 
+    outcomes: Outcomes = field(init=False)
+    """Records how completions ended."""
+
     running: set[str] = field(default_factory=set)
     """Ids of the completions that are being answered."""
 
     def __post_init__(self) -> None:
         self.parents = Parents(self.store)
+        self.outcomes = Outcomes(self.store)
 
     async def drain(self) -> None:
         """Wait until no completion is being answered, so that the store may close."""

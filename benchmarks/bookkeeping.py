@@ -1,0 +1,120 @@
+"""What the gateway's own work costs a turn, as a conversation grows to 128 turns.
+
+    python benchmarks/bookkeeping.py [--conversations N]
+
+A turn's bookkeeping is everything but the engine: read the body, match the history with the record,
+build the prompt, record the request, turn tokens into a message, record the outcome. The engine is
+scripted and answers at once, the tokenizer is the embedded model's, the database is a real file.
+Hermes replays the whole history in each request, stripped; so does this client. Prints a table and,
+last, one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests"))
+
+from fakes.engine import FakeEngine, FakeOrchestrator, Script  # noqa: E402
+from pydantic import SecretStr  # noqa: E402
+
+from hermes_tui_services.http import parse_json  # noqa: E402
+from hermes_tui_services.serving import ServeConfig  # noqa: E402
+from hermes_tui_training.chat import Chat  # noqa: E402
+from hermes_tui_training.config import ModelConfig, TrainerRole, TrainingConfig  # noqa: E402
+from hermes_tui_training.gateway.completions import CompletionRun  # noqa: E402
+from hermes_tui_training.gateway.requests import plan  # noqa: E402
+from hermes_tui_training.gateway.services import Services  # noqa: E402
+from hermes_tui_training.model import prepare_model  # noqa: E402
+from hermes_tui_training.protocol import ChatRequest  # noqa: E402
+from hermes_tui_training.samples import training_samples  # noqa: E402
+from hermes_tui_training.store import Store, hash_key  # noqa: E402
+
+TURNS = 128
+REPLY = "<think>short</think> It is the {turn}th answer, and it says that all is well so far.  "
+EARLY, LATE = slice(10, 20), slice(TURNS - 10, TURNS)
+
+
+def build(directory: Path) -> Services:
+    """Return the parts of a gateway over a scripted engine."""
+    config = TrainerRole(
+        serve=ServeConfig(name="trainer"),
+        admin_key=SecretStr("admin-key-of-the-benchmark"),
+        model=ModelConfig(),
+        training=TrainingConfig(),
+        database=directory / "trajectories.db",
+        checkpoints=directory / "checkpoints",
+        learner_run_file=directory / "learner.json",
+    )
+    chat = Chat.load(prepare_model(config.model.path, lambda line: None), config.model)
+    return Services(
+        config=config,
+        store=Store(config.database),
+        engine=FakeEngine(max_model_len=16_384),
+        chat=chat,
+        orchestrator=FakeOrchestrator(),  # type: ignore[arg-type]
+    )
+
+
+async def conversation(services: Services, number: int) -> list[float]:
+    """Play a conversation; return the milliseconds of each turn's bookkeeping."""
+    store, chat, engine = services.store, services.chat, services.engine
+    key_hash = hash_key(f"sk-sess-{number}")
+    session = store.create_session(key_hash=key_hash, task_id="t", group_id=f"g{number}")
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "You are Hermes."}]
+    times = []
+    for turn in range(TURNS):
+        messages.append({"role": "user", "content": f"And what comes as number {turn}, please?"})
+        raw = json.dumps({"model": "policy", "messages": messages}).encode()
+        token_ids = [*chat.tokenizer.encode(REPLY.format(turn=turn)), chat.stop_token_ids[0]]
+        assert isinstance(engine, FakeEngine)
+        engine.scripts = [Script(token_ids=token_ids)]
+        began = time.perf_counter()
+        run = CompletionRun(services, session, plan(ChatRequest.model_validate(parse_json(raw))))
+        await run.begin()
+        outcome = await run.run(lambda piece: None)
+        times.append((time.perf_counter() - began) * 1000)
+        messages.append({"role": "assistant", "content": outcome.message["content"].strip()})
+    episode = store.current_episode(session.session_id)
+    assert episode is not None
+    samples = training_samples(episode, {c.completion_id: 1.0 for c in episode.completions})
+    assert len(samples) == 1, f"{len(samples)} samples of an unbroken episode"
+    assert samples[0].num_trainable_tokens == sum(len(c.token_ids) for c in episode.completions)
+    return times
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--conversations", type=int, default=7)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        services = build(Path(directory))
+        asyncio.run(conversation(services, -1))  # warm-up
+        runs = [asyncio.run(conversation(services, n)) for n in range(options.conversations)]
+        services.store.close()
+        size = (Path(directory) / "trajectories.db").stat().st_size / (options.conversations + 1)
+    turns = [statistics.median(values) for values in zip(*runs, strict=True)]
+    early, late = statistics.median(turns[EARLY]), statistics.median(turns[LATE])
+    print("ms of bookkeeping per turn (median over conversations)")
+    for start in range(0, TURNS, 16):
+        print(
+            f"  turns {start:3}-{start + 15:3}  {statistics.median(turns[start : start + 16]):6.2f}"
+        )
+    print(f"turns 10-20: {early:.2f} ms, last ten: {late:.2f} ms, growth {late / early:.2f}")
+    print(f"one sample per conversation; {size / 1e6:.2f} MB of database each")
+    figures = {"early_ms": early, "late_ms": late, "growth": late / early, "samples": 1}
+    print(json.dumps({"benchmark": "bookkeeping", **figures, "database_bytes": size}))
+
+
+if __name__ == "__main__":
+    main()
