@@ -35,7 +35,6 @@ from hermes_tui_training.config import ModelConfig, TrainingConfig
 from hermes_tui_training.engine import Engine, SamplingParams, create_engine
 from hermes_tui_training.model import EMBEDDED_MODEL, prepare_model
 
-STREAMS = (1, 4, 8, 16)
 PROMPT_LENGTHS = (24, 310, 60, 180, 37, 240, 96, 130)
 REPLY_LENGTHS = (48, 24, 64, 32, 56, 28, 40, 36)
 LONG_PROMPT = 1500
@@ -113,12 +112,14 @@ def generate_rate(model: Any, jobs: list[Job]) -> float:
     return sum(job.reply_length for job in jobs) / (time.perf_counter() - started)
 
 
-async def measure_rates(engine: Engine, model: Any, seed: int) -> dict[str, float]:
-    """Return one round's tokens per second."""
-    found = {"generate": generate_rate(model, jobs_of(8, seed))}
-    for streams in STREAMS:
-        jobs = jobs_of(max(streams, 8), seed + streams)
-        found[f"engine_{streams}"] = await engine_rate(engine, jobs, streams)
+async def measure_rates(engine: Engine, model: Any, index: int) -> dict[str, float]:
+    """Return one round's tokens per second; what is compared is measured side by side."""
+    pair = slice(2 * index % 8, 2 * index % 8 + 2)  # a short and a long prompt, others each round
+    found = {"engine_8": await engine_rate(engine, jobs_of(16, 10 * index), 8)}
+    found["generate"] = generate_rate(model, jobs_of(8, 10 * index + 1)[pair])
+    found["engine_1"] = await engine_rate(engine, jobs_of(8, 10 * index + 2)[pair], 1)
+    found["engine_4"] = await engine_rate(engine, jobs_of(8, 10 * index + 3), 4)
+    found["engine_16"] = await engine_rate(engine, jobs_of(16, 10 * index + 4), 16)
     return found
 
 
@@ -233,8 +234,8 @@ async def run(model_name: str, num_rounds: int) -> dict[str, Any]:
     rates: Rounds = []
     turns: Rounds = []
     for index in range(num_rounds):
-        rates.append(await measure_rates(engine, model, 100 * index))
-        turns.append(await measure_turns(engine, model, 100 * index + 50))
+        rates.append(await measure_rates(engine, model, index))
+        turns.append(await measure_turns(engine, model, 10 * index + 5))
         figures = {name: round(value, 2) for name, value in {**rates[-1], **turns[-1]}.items()}
         print(f"round {index + 1}:", figures, flush=True)
     del model
@@ -254,7 +255,7 @@ def main() -> None:
     """Run the benchmark, or the process that trains beside it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=EMBEDDED_MODEL)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.train:
