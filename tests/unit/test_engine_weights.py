@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from hermes_tui_services.errors import TrainingError
+from hermes_tui_training.engine.decoder import Segment
+from hermes_tui_training.engine.llama import LlamaDecoder, LlamaShape
 from hermes_tui_training.engine.weights import read_checkpoint
 
 # peft 0.21 asks transformers 5.24 for an attribute under its old name.
@@ -57,6 +59,36 @@ def test_an_adapter_is_merged_as_peft_merges_it(
         torch.testing.assert_close(weight, merged[name], atol=1e-6, rtol=1e-6)
     query = "model.layers.0.self_attn.q_proj.weight"
     assert not torch.equal(state[query], changed[query])
+
+
+def logits(decoder: LlamaDecoder) -> torch.Tensor:
+    return decoder.forward([Segment(token_ids=[1, 2, 3], cache=decoder.new_cache())])
+
+
+@pytest.mark.filterwarnings("ignore:Model has .tie_word_embeddings:UserWarning")
+@pytest.mark.parametrize("changes", [{}, {"modules_to_save": ["embed_tokens"]}])
+def test_weights_kept_from_version_to_version_are_those_of_a_cold_start(
+    base: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    shape = LlamaShape.from_config(json.loads((base / "config.json").read_text()))
+    assert shape is not None
+    make_decoder(tmp_path / "full", seed=3)
+    save_adapter(base, tmp_path / "plain")
+    save_adapter(base, tmp_path / "adapter", **changes)
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    save_file({k: v + 0.01 for k, v in load_file(file).items()}, file)
+
+    def cold(checkpoint: Path) -> LlamaDecoder:
+        state = read_checkpoint(base, checkpoint)
+        return LlamaDecoder(shape, state, device=torch.device("cpu"), dtype=torch.float32)
+
+    decoder = cold(base)
+    seen = []
+    for name in ("plain", "adapter", "plain", "full", "adapter", "plain"):
+        decoder.prepare(read_checkpoint(base, tmp_path / name))()
+        assert torch.equal(logits(decoder), logits(cold(tmp_path / name))), name
+        seen.append(logits(decoder))
+    assert not torch.equal(seen[0], seen[1])
 
 
 def test_shards_are_read_as_one(base: Path, tmp_path: Path) -> None:

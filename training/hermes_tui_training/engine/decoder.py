@@ -5,14 +5,48 @@ Shapes: S segments, T tokens of all segments, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
-State = dict[str, Tensor]
-"""Weights by their Hugging Face names."""
+
+class State(Mapping[str, Tensor]):
+    """Weights by their Hugging Face names.
+
+    A changed weight is computed each time it is asked for: whoever lays weights out one by one
+    needs memory for one of them.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        changes: Mapping[str, Callable[[], Tensor]] | None = None,
+    ) -> None:
+        """
+        Args:
+            tensors: all weights, often maps of files.
+            changes: how to compute those that are not the base model's; all others are. None when
+                nothing is known of the base model.
+        """
+        self._tensors = tensors
+        self._changes = changes
+
+    def __getitem__(self, name: str) -> Tensor:
+        if self._changes and name in self._changes:
+            return self._changes[name]()
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def is_base(self, name: str) -> bool:
+        """Whether a weight, there or not, is surely what it is in the base model."""
+        return self._changes is not None and name not in self._changes
 
 
 class Cache(Protocol):

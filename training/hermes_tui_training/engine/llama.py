@@ -28,6 +28,9 @@ _ARCHITECTURES = (
     "Qwen3ForCausalLM",
 )
 
+_EMBEDDING = "model.embed_tokens.weight"
+_HEAD = "lm_head.weight"
+
 _CACHE_BLOCK = 256
 """Tokens by which a cache grows: few enough to waste little, enough to copy seldom."""
 
@@ -154,6 +157,8 @@ class _Layer:
 @dataclass(frozen=True, slots=True)
 class _Weights:
     embedding: Tensor
+    ends_are_base: bool
+    """Whether embedding and head are the base model's."""
     layers: tuple[_Layer, ...]
     norm: Tensor
     head: Linear
@@ -174,7 +179,7 @@ class LlamaDecoder:
         # The halves of a head turn against each other: (a, b) → (a cos - b sin, b cos + a sin).
         half = torch.ones(shape.head_size // 2, device=device)
         self._signs = torch.cat([-half, half])
-        self._weights = self._laid_out(state)
+        self._weights = self._laid_out(state, None)
 
     @property
     def vocab_size(self) -> int:
@@ -194,7 +199,7 @@ class LlamaDecoder:
 
     def prepare(self, state: State) -> Callable[[], None]:
         """Lay out new weights beside those in use; the returned call puts them in their place."""
-        weights = self._laid_out(state)
+        weights = self._laid_out(state, self._weights)
 
         def install() -> None:
             self._weights = weights
@@ -243,16 +248,20 @@ class LlamaDecoder:
         swapped = turned.roll(s.head_size // 2, dims=-1)
         turned.mul_(cos).addcmul_(swapped, sin)
 
-    def _laid_out(self, state: State) -> _Weights:
+    def _laid_out(self, state: State, current: _Weights | None) -> _Weights:
+        """Return weights in the form that computes; base ones that are there already are kept."""
+
+        # Always a copy: what was read is a map of a file, which somebody may truncate.
         def get(name: str) -> Tensor:
-            # Copied: what was read is a map of a file, which somebody may truncate.
             return state[name].to(self._device, self._dtype, copy=True)
 
+        def cat(names: Sequence[str]) -> Tensor:
+            return torch.cat([state[name].to(self._device, self._dtype) for name in names])
+
         def joined(prefix: str, names: Sequence[str]) -> Linear:
-            weight = torch.cat([get(f"{prefix}.{name}.weight") for name in names])
             has_bias = f"{prefix}.{names[0]}.bias" in state
-            bias = torch.cat([get(f"{prefix}.{name}.bias") for name in names]) if has_bias else None
-            return Linear(weight, bias)
+            bias = cat([f"{prefix}.{name}.bias" for name in names]) if has_bias else None
+            return Linear(cat([f"{prefix}.{name}.weight" for name in names]), bias)
 
         def layer(prefix: str) -> _Layer:
             attention, feed_forward = f"{prefix}.self_attn", f"{prefix}.mlp"
@@ -268,12 +277,18 @@ class LlamaDecoder:
                 down=joined(feed_forward, ("down_proj",)),
             )
 
-        embedding = get("model.embed_tokens.weight")
-        untied = not self._shape.tied_head and "lm_head.weight" in state
+        def ends() -> tuple[Tensor, Linear]:
+            if ends_are_base and current is not None and current.ends_are_base:
+                return current.embedding, current.head
+            embedding = get(_EMBEDDING)
+            untied = not self._shape.tied_head and _HEAD in state
+            return embedding, Linear(get(_HEAD) if untied else embedding)
+
+        ends_are_base = state.is_base(_EMBEDDING) and state.is_base(_HEAD)
         with torch.no_grad():
             layers = [layer(f"model.layers.{i}") for i in range(self._shape.num_layers)]
-            head = Linear(get("lm_head.weight") if untied else embedding)
-        return _Weights(embedding, tuple(layers), get("model.norm.weight"), head)
+            embedding, head = ends()
+        return _Weights(embedding, ends_are_base, tuple(layers), get("model.norm.weight"), head)
 
 
 class _Attention:

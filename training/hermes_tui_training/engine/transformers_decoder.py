@@ -71,15 +71,15 @@ class TransformersDecoder:
 
     def prepare(self, state: State) -> Callable[[], None]:
         """Check new weights against the model; the returned call copies them into it."""
-        own = self._model.state_dict()
-        for name, weight in state.items():
+        own, new = self._model.state_dict(), dict(state)
+        for name, weight in new.items():
             if name in own and own[name].shape != weight.shape:
                 raise TrainingError(f"{name} has another shape in these weights")
-        if unknown := sorted(state.keys() - own.keys()):
+        if unknown := sorted(new.keys() - own.keys()):
             raise TrainingError(f"the model has no weight {unknown[0]}")
 
         def install() -> None:
-            self._model.load_state_dict(state, strict=False)
+            self._model.load_state_dict(new, strict=False)
 
         return install
 

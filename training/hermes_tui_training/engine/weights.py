@@ -5,10 +5,11 @@ An adapter is merged in float32 into the untouched base weights: a chain of vers
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ _TIED_HEAD = "lm_head.weight"
 def read_checkpoint(model_dir: Path, checkpoint: Path) -> State:
     """Return all weights of a checkpoint of a model, on the CPU.
 
+    An adapter's are merged when they are asked for; the base weights stay a map of their file.
+
     Args:
         model_dir: Hugging Face directory of the base model.
         checkpoint: a directory with ``model.safetensors`` (or its shards), or with
@@ -35,17 +38,20 @@ def read_checkpoint(model_dir: Path, checkpoint: Path) -> State:
     """
     try:
         if (checkpoint / "adapter_config.json").exists():
-            state = _merge_adapter(_read_directory(model_dir), checkpoint)
-        else:
-            state = _read_directory(checkpoint)
-            if checkpoint != model_dir:
-                _check_same_model(state, model_dir, checkpoint)
+            return _with_adapter(_read_directory(model_dir), checkpoint)
+        tensors = _read_directory(checkpoint)
+        if checkpoint != model_dir:
+            _check_same_model(tensors, model_dir, checkpoint)
     except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise TrainingError(f"the weights in {checkpoint} cannot be loaded: {error}") from error
-    for name, weight in state.items():
-        if not torch.isfinite(weight.sum()) and not torch.isfinite(weight).all():
-            raise TrainingError(f"the weights in {checkpoint} are not finite: {name}")
-    return state
+    for name, weight in tensors.items():
+        _require_finite(weight, name, checkpoint)
+    return State(tensors, {} if checkpoint == model_dir else None)
+
+
+def _require_finite(weight: Tensor, name: str, checkpoint: Path) -> None:
+    if not torch.isfinite(weight.sum()) and not torch.isfinite(weight).all():
+        raise TrainingError(f"the weights in {checkpoint} are not finite: {name}")
 
 
 def _weight_files(directory: Path) -> list[Path]:
@@ -56,7 +62,7 @@ def _weight_files(directory: Path) -> list[Path]:
     return [directory / "model.safetensors"]
 
 
-def _read_directory(directory: Path) -> State:
+def _read_directory(directory: Path) -> dict[str, Tensor]:
     return {name: weight for file in _weight_files(directory) for name, weight in _tensors(file)}
 
 
@@ -76,7 +82,7 @@ def _shapes(directory: Path) -> dict[str, list[int]]:
     return shapes
 
 
-def _check_same_model(state: State, model_dir: Path, checkpoint: Path) -> None:
+def _check_same_model(state: dict[str, Tensor], model_dir: Path, checkpoint: Path) -> None:
     """Compare names and shapes with the base model; a tied head may be there or not."""
     expected = _shapes(model_dir)
     found = {name: list(weight.shape) for name, weight in state.items()}
@@ -90,26 +96,41 @@ def _check_same_model(state: State, model_dir: Path, checkpoint: Path) -> None:
         )
 
 
-def _merge_adapter(state: State, checkpoint: Path) -> State:
+def _with_adapter(base: dict[str, Tensor], checkpoint: Path) -> State:
     """Return base + scale · B @ A for every adapted module; other tensors replace the base's."""
     config = json.loads((checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
     if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("fan_in_fan_out"):
         raise ValueError("only plain LoRA adapters can be served")
+    tensors = dict(base)
+    changes: dict[str, Callable[[], Tensor]] = {}
     factors: dict[str, dict[str, Tensor]] = {}
     for key, tensor in _tensors(checkpoint / "adapter_model.safetensors"):
+        _require_finite(tensor, key, checkpoint)
         if match := _LORA_KEY.fullmatch(key):
             module = match["module"].removeprefix(_ADAPTER_PREFIX)
             factors.setdefault(module, {})[match["part"]] = tensor.float()
         else:
             name = key.removeprefix(_ADAPTER_PREFIX)
-            if name not in state or state[name].shape != tensor.shape:
+            if name not in base or base[name].shape != tensor.shape:
                 raise ValueError(f"the adapter's tensor {key} has no counterpart in the base model")
-            state[name] = tensor
+            tensors[name] = tensor
+            changes[name] = functools.partial(tensors.__getitem__, name)
     for module, pair in factors.items():
-        name = f"{module}.weight"
-        base, scale = state[name], _scale(config, module)
-        state[name] = torch.addmm(base.float(), pair["B"], pair["A"], alpha=scale)
-    return state
+        name, up, down = f"{module}.weight", pair["B"], pair["A"]
+        if base[name].shape != (up.shape[0], down.shape[1]) or up.shape[1] != down.shape[0]:
+            raise ValueError(f"the adapter of {module} does not fit the base model's weight")
+        changes[name] = functools.partial(
+            _merged, tensors[name], up, down, _scale(config, module), name, checkpoint
+        )
+    return State(tensors, changes)
+
+
+def _merged(
+    base: Tensor, up: Tensor, down: Tensor, scale: float, name: str, checkpoint: Path
+) -> Tensor:
+    merged = torch.addmm(base.float(), up, down, alpha=scale)
+    _require_finite(merged, name, checkpoint)
+    return merged
 
 
 def _scale(config: dict[str, Any], module: str) -> float:
