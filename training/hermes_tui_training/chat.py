@@ -237,7 +237,7 @@ class Chat:
                 suffix = self._suffix(renderer, request, parent)
                 prefix = {**NO_PARENT, "parent_completion_id": parent.completion_id}
                 prefix["shared_token_count"] = len(parent.token_ids)
-                return request.prompt((*parent.token_ids, *suffix), prefix, parent)
+                return request.prompt(parent.token_ids + tuple(suffix), prefix, parent)
             except UnprovenError as error:
                 why = str(error)
         elif parent is not None:
@@ -305,7 +305,7 @@ class Chat:
         if parents:
             closest, shared = _closest(token_ids, parents)
             prefix = self._compared(token_ids, closest, shared, "the prompt was sent ready-made")
-        return Prompt(token_ids=token_ids, prefix=prefix, context=context_key([], {}))
+        return Prompt(token_ids=token_ids, prefix=prefix)
 
     def _encoded(self, text: str) -> tuple[int, ...]:
         with self._lock:

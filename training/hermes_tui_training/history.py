@@ -127,11 +127,16 @@ def recorded(completion: Completion) -> Recorded | None:
         num_prompt_tokens=len(completion.prompt_token_ids),
         request=canonical(completion.request_messages),
         answer=canonical([completion.message]),
-        context=context_key(
-            completion.tools, completion.sampling.get("chat_template_kwargs") or {}
-        ),
+        context=_context(completion),
         messages=completion.request_messages,
     )
+
+
+def _context(completion: Completion) -> str:
+    """Return the context of a stored completion; that of a raw prompt is no conversation's."""
+    if not completion.request_messages:
+        return ""
+    return context_key(completion.tools, completion.sampling.get("chat_template_kwargs") or {})
 
 
 def spoken(messages: Sequence[Mapping[str, Any]], parents: Sequence[Recorded]) -> Canonical:
@@ -173,6 +178,8 @@ def why_broken(history: Canonical, context: str, parent: Recorded) -> str:
 def shared_length(a: Sequence[Any], b: Sequence[Any]) -> int:
     """Return how many first elements two sequences share."""
     low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:  # mostly one continues the other
+        return high
     while low < high:
         middle = (low + high + 1) // 2
         if a[low:middle] == b[low:middle]:

@@ -287,7 +287,7 @@ class CompletionRun:
     def _recorded(self, message: dict[str, Any]) -> Recorded:
         return Recorded(
             completion_id=self.completion_id,
-            token_ids=(*self.prompt.token_ids, *self.token_ids),
+            token_ids=self.prompt.token_ids + tuple(self.token_ids),
             num_prompt_tokens=len(self.prompt.token_ids),
             request=self.prompt.request,
             answer=canonical([message]),
