@@ -138,39 +138,46 @@ class StreamOptions(Body):
     """vLLM's; not offered."""
 
 
-class ChatRequest(Body):
-    """Body of ``POST /v1/chat/completions``; null means the default, as it does at OpenAI."""
+class SamplingRequest(Body):
+    """What OpenAI's two completion APIs share; null means the default, as it does there."""
 
     model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
 
     model: str | None = None
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1, lt=2**31)
     stop: Any = None
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
     n: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: Any = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    response_format: dict[str, Any] | None = None
     return_token_ids: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     # Only their neutral value can be honoured.
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     min_p: float | None = None
     logit_bias: dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
     # Without effect on what is answered.
     user: str | None = None
+
+
+class ChatRequest(SamplingRequest):
+    """Body of ``POST /v1/chat/completions``."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    response_format: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    # Only its neutral value can be honoured.
+    parallel_tool_calls: bool | None = None
+    # Without effect on what is answered.
     store: bool | None = None
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None

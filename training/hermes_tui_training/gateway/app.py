@@ -1,4 +1,4 @@
-"""The inference gateway: OpenAI's chat completions, recorded, and the trainer's routes."""
+"""The inference gateway: OpenAI's and Anthropic's completions, recorded; the trainer's routes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from hermes_tui_training.config import TrainerRole
 from hermes_tui_training.engine.base import Engine
 from hermes_tui_training.gateway import reading, sessions, trainer
 from hermes_tui_training.gateway.chat_completions import chat_completions
+from hermes_tui_training.gateway.messages import messages
+from hermes_tui_training.gateway.responses import responses
 from hermes_tui_training.gateway.services import Services, caller_of, services_of
+from hermes_tui_training.gateway.text_completions import completions
 from hermes_tui_training.store import Store
 
 if TYPE_CHECKING:
@@ -48,6 +51,12 @@ def _routes() -> list[Route]:
         Route("/health", health, methods=get),
         Route("/v1/chat/completions", chat_completions, methods=post),
         Route("/chat/completions", chat_completions, methods=post),
+        Route("/v1/completions", completions, methods=post),
+        Route("/completions", completions, methods=post),
+        Route("/v1/responses", responses, methods=post),
+        Route("/responses", responses, methods=post),
+        Route("/v1/messages", messages, methods=post),
+        Route("/messages", messages, methods=post),
         Route("/v1/models", list_models, methods=get),
         Route("/models", list_models, methods=get),
         Route("/rl/start_session", sessions.start_session, methods=post),

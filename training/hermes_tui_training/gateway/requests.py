@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
 from hermes_tui_services.errors import ApiError
 from hermes_tui_training.protocol import ChatRequest
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _MAX_STOPS = 16
 
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+Neutral = Mapping[str, tuple[Any, ...]]
+"""Fields that cannot be honoured, and which values of each ask for nothing."""
+
+_NEUTRAL: Neutral = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
@@ -89,10 +94,11 @@ def plan(request: ChatRequest) -> Plan:
     tools = request.tools or []
     _check_tools(tools)
     for index, message in enumerate(request.messages):
-        _check_message(message, f"messages[{index}]")
+        if not _is_said(message):
+            _check_message(message, f"messages[{index}]")
     options = request.stream_options
     if options is not None and not request.stream:
-        raise _bad("stream_options", "only goes with stream = true")
+        raise bad("stream_options", "only goes with stream = true")
     return Plan(
         model=request.model,
         messages=request.messages,
@@ -113,51 +119,60 @@ def plan(request: ChatRequest) -> Plan:
     )
 
 
-def _bad(param: str, what: str) -> ApiError:
+def bad(param: str, what: str) -> ApiError:
+    """Return the refusal of a field: a 400 that names it."""
     return ApiError(400, f"'{param}' {what}.", param=param)
+
+
+def require_neutral(body: BaseModel, fields: Neutral) -> None:
+    """Refuse values that cannot be honoured; null asks for nothing.
+
+    Raises: ApiError: 400.
+    """
+    for name, neutral in fields.items():
+        value = getattr(body, name)
+        if value is not None and value not in neutral:
+            raise bad(name, f"= {value!r} is not supported; leave it out")
 
 
 def _require_honourable(request: ChatRequest) -> None:
     if request.n not in (None, 1):
-        raise _bad("n", "must be 1: a completion is one sampled sequence")
-    for name, neutral in _NEUTRAL.items():
-        value = getattr(request, name)
-        if value is not None and value not in neutral:
-            raise _bad(name, f"= {value!r} is not supported; leave it out")
+        raise bad("n", "must be 1: a completion is one sampled sequence")
+    require_neutral(request, _NEUTRAL)
     if request.store:
-        raise _bad("store", "= true is not supported; completions are kept in their session")
+        raise bad("store", "= true is not supported; completions are kept in their session")
     if (request.response_format or {"type": "text"}) != {"type": "text"}:
-        raise _bad("response_format", "other than text is not supported")
+        raise bad("response_format", "other than text is not supported")
 
 
 def _max_tokens(request: ChatRequest) -> int | None:
     if request.max_tokens is None or request.max_completion_tokens is None:
         return request.max_completion_tokens or request.max_tokens
     if request.max_tokens != request.max_completion_tokens:
-        raise _bad("max_tokens", "and 'max_completion_tokens' differ; send one of them")
+        raise bad("max_tokens", "and 'max_completion_tokens' differ; send one of them")
     return request.max_tokens
 
 
 def _top_logprobs(request: ChatRequest) -> int:
     if request.top_logprobs and not request.logprobs:
-        raise _bad("top_logprobs", "only goes with logprobs = true")
+        raise bad("top_logprobs", "only goes with logprobs = true")
     return request.top_logprobs or 0
 
 
 def _stops(stop: Any) -> tuple[str, ...]:
     stops = [] if stop is None else [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, list) or not all(isinstance(text, str) and text for text in stops):
-        raise _bad("stop", "must be a text or a list of texts, none of them empty")
+        raise bad("stop", "must be a text or a list of texts, none of them empty")
     if len(stops) > _MAX_STOPS:
-        raise _bad("stop", f"may hold up to {_MAX_STOPS} texts")
+        raise bad("stop", f"may hold up to {_MAX_STOPS} texts")
     return tuple(stops)
 
 
 def _may_call(choice: Any, tools: list[dict[str, Any]]) -> bool:
     if choice not in (None, "auto", "none"):
-        raise _bad("tool_choice", "must be 'auto' or 'none'")
+        raise bad("tool_choice", "must be 'auto' or 'none'")
     if choice == "auto" and not tools:
-        raise _bad("tool_choice", "= 'auto' needs tools")
+        raise bad("tool_choice", "= 'auto' needs tools")
     return bool(tools) and choice != "none"
 
 
@@ -166,24 +181,30 @@ def _check_tools(tools: list[dict[str, Any]]) -> None:
         function = tool.get("function")
         where = f"tools[{index}]"
         if tool.get("type") != "function" or not isinstance(function, Mapping):
-            raise _bad(where, "must be {'type': 'function', 'function': {…}}")
+            raise bad(where, "must be {'type': 'function', 'function': {…}}")
         if not isinstance(function.get("name"), str) or not function["name"]:
-            raise _bad(f"{where}.function.name", "must be a text")
+            raise bad(f"{where}.function.name", "must be a text")
         if not isinstance(function.get("parameters", {}), Mapping | None):
-            raise _bad(f"{where}.function.parameters", "must be an object")
+            raise bad(f"{where}.function.parameters", "must be an object")
+
+
+def _is_said(message: Mapping[str, Any]) -> bool:
+    """Whether a message is a role and a text, as most of a long history are."""
+    content = message.get("content")
+    return len(message) == 2 and isinstance(content, str) and message.get("role") in _ROLES
 
 
 def _check_message(message: Mapping[str, Any], where: str) -> None:
     role = message.get("role")
     if role not in _ROLES:
-        raise _bad(f"{where}.role", f"must be one of {', '.join(_ROLES)}")
+        raise bad(f"{where}.role", f"must be one of {', '.join(_ROLES)}")
     calls = message.get("tool_calls")
     _check_content(message.get("content"), f"{where}.content", required=not calls)
     if calls is not None:
         _check_calls(calls, f"{where}.tool_calls", role)
     for key in ("name", "tool_call_id", "reasoning_content"):
         if not isinstance(message.get(key), str | None):
-            raise _bad(f"{where}.{key}", "must be a text")
+            raise bad(f"{where}.{key}", "must be a text")
 
 
 def _check_content(content: Any, where: str, *, required: bool) -> None:
@@ -192,23 +213,23 @@ def _check_content(content: Any, where: str, *, required: bool) -> None:
     if isinstance(content, str):
         return
     if not isinstance(content, list):
-        raise _bad(where, "must be a text or a list of text parts")
+        raise bad(where, "must be a text or a list of text parts")
     for index, part in enumerate(content):
         if not isinstance(part, Mapping) or part.get("type") != "text":
             kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise _bad(f"{where}[{index}]", f"is {kind!r}; only text parts are supported")
+            raise bad(f"{where}[{index}]", f"is {kind!r}; only text parts are supported")
         if not isinstance(part.get("text"), str):
-            raise _bad(f"{where}[{index}].text", "must be a text")
+            raise bad(f"{where}[{index}].text", "must be a text")
 
 
 def _check_calls(calls: Any, where: str, role: str) -> None:
     if role != "assistant":
-        raise _bad(where, "belongs to assistant messages")
+        raise bad(where, "belongs to assistant messages")
     if not isinstance(calls, list):
-        raise _bad(where, "must be a list")
+        raise bad(where, "must be a list")
     for index, call in enumerate(calls):
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise _bad(f"{where}[{index}]", "must have a function with a name")
+            raise bad(f"{where}[{index}]", "must have a function with a name")
         if not isinstance(function.get("arguments"), str | Mapping):
-            raise _bad(f"{where}[{index}].function.arguments", "must be a JSON text")
+            raise bad(f"{where}[{index}].function.arguments", "must be a JSON text")
