@@ -53,6 +53,9 @@ RETRY_S = 1.0
 HISTORY_EPISODES = 50
 """Episodes of a session whose turns are read back into the chat."""
 
+NAMED_SESSIONS = 20
+"""Sessions whose first words are read back after attaching."""
+
 TASK_ID = "chat"
 """Task of the sessions that a person starts by talking: they share one running baseline."""
 
@@ -128,6 +131,7 @@ class Controller:
             if self.state.info.training:
                 tasks.create_task(self._follow(self._backend.learning_events, self._on_learning))
                 tasks.create_task(self._refresh_when_wanted())
+                tasks.create_task(self.attempt(self._name_sessions()))
 
     async def close(self) -> None:
         """Let go of the stack; it runs on."""
@@ -228,11 +232,15 @@ class Controller:
             await self._wanted.wait()
             await asyncio.sleep(REFRESH_S)
             self._wanted.clear()
-            await self.attempt(self._refresh())
+            touched, self._touched = self._touched, set()
+            stale, self._stale_episodes = self._stale_episodes, set()
+            if not await self.attempt(self._refresh(touched, stale)):
+                self._touched |= touched
+                self._stale_episodes |= stale
+                await asyncio.sleep(RETRY_S)
+                self._wanted.set()
 
-    async def _refresh(self) -> None:
-        touched, self._touched = self._touched, set()
-        stale, self._stale_episodes = self._stale_episodes, set()
+    async def _refresh(self, touched: set[str], stale: set[str]) -> None:
         if touched - self.state.sessions.keys():
             self.state.sessions = {row.session_id: row for row in await self._backend.sessions()}
         for session_id in touched:
@@ -299,6 +307,16 @@ class Controller:
             if row.episode_id not in known:
                 detail = await self._backend.episode(row.episode_id)
                 self.state.put_turns(detail, recorded_turns(detail))
+
+    async def _name_sessions(self) -> None:
+        """Read how the newest sessions began: that is what they are called."""
+        newest = sorted(self.state.sessions.values(), key=lambda row: row.created_at)
+        for session in reversed(newest[-NAMED_SESSIONS:]):
+            episodes = self.state.episodes_of(session.session_id)
+            if episodes and not self.state.turns.get(session.session_id):
+                detail = await self._backend.episode(episodes[0].episode_id)
+                self.state.put_turns(detail, recorded_turns(detail))
+                self._tell(RowsChanged())
 
     async def end_session(self) -> None:
         """End the selected session and its open episode."""
@@ -464,6 +482,9 @@ class Controller:
         state = self.state
         if not state.info.training:
             self._tell(Notice(text="training is off: there is nothing to score"))
+            return None
+        if state.running_turn(state.selected):
+            self._tell(Notice(text="not yet: score it when the agent has spoken"))
             return None
         episode = state.to_score(state.selected)
         if episode is None:

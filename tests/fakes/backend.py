@@ -73,6 +73,7 @@ class FakeBackend:
         self.start_gate: asyncio.Event | None = None
         self.start_error = ""
         self.refuse = ""
+        self.trainer_error = ""
         self.calls: list[tuple[object, ...]] = []
         self.session_rows: dict[str, SessionRow] = {}
         self.details: dict[str, EpisodeDetail] = {}
@@ -208,7 +209,10 @@ class FakeBackend:
 
     async def learning_events(self) -> AsyncIterator[StackEvent]:
         while True:
-            yield await self._learning.get()
+            event = await self._learning.get()
+            if event.kind == "broken":
+                raise HermesTuiError("the trainer is gone")
+            yield event
 
     async def processes(self) -> list[ProcessRow]:
         return list(self.process_rows)
@@ -252,6 +256,9 @@ class FakeBackend:
         return [row for row in self.step_rows if row.step > after]
 
     async def trainer(self) -> TrainerRow:
+        if self.trainer_error:
+            text, self.trainer_error = self.trainer_error, ""
+            raise HermesTuiError(text)
         return self.trainer_row
 
     async def pause_training(self, paused: bool) -> None:

@@ -74,12 +74,12 @@ async def until(pilot: Pilot[None], holds: Callable[[], bool], what: str = "") -
     end = asyncio.get_running_loop().time() + DEADLINE_S
     while not holds():
         if asyncio.get_running_loop().time() >= end:
-            raise AssertionError(f"never came: {what or holds}; {_seen(pilot)}")
+            raise AssertionError(f"never came: {what or holds}; {seen(pilot)}")
         await pilot.pause(0.02)
     await pilot.pause()
 
 
-def _seen(pilot: Pilot[None]) -> str:
+def seen(pilot: Pilot[None]) -> str:
     """Return what a failed wait would like to know."""
     app = app_of(pilot)
     about = f"screen={app.screen} focus={app.focused} notices={notices(app)}"

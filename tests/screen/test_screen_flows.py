@@ -257,6 +257,19 @@ async def test_a_refused_score_shows_the_reason(tmp_path: Path) -> None:
         assert "not judged yet" in badges(app)[0]
 
 
+async def test_a_score_waits_for_the_end_of_the_turn(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.hold = 2
+    async with running(app) as pilot:
+        await say(pilot)
+        await until(pilot, lambda: badges(app) == ["◌ speaking"])
+        await pilot.press("f3")
+        await until(pilot, lambda: any("not yet" in text for text in notices(app)))
+        backend.gate.set()
+        await until(pilot, lambda: "not judged yet" in badges(app)[0])
+    assert not [call for call in backend.calls if call[0] == "set_reward"]
+
+
 async def test_an_untrained_turn_says_why(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
     add_past(backend)
@@ -272,7 +285,48 @@ async def test_plain_chat_has_nothing_to_score(tmp_path: Path) -> None:
         await until(pilot, lambda: any("training is off" in text for text in notices(app)))
 
 
+async def test_a_lost_stack_is_named_and_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, backend = make_app(tmp_path)
+    monkeypatch.setattr("hermes_tui.core.controller.RETRY_S", 0.05)
+    async with running(app) as pilot:
+        await say_and_hear(pilot)
+        backend.emit("broken")
+        top = main(app).query_one("#top")
+        await until(pilot, lambda: "out of reach: the trainer is gone" in str(top.render()))
+        backend.set_state("ep-1", "trained", step=3)
+        await until(pilot, lambda: "trained at step 3" in badges(app)[0])
+        assert "out of reach" not in str(top.render())
+
+
+async def test_rows_that_could_not_be_read_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, backend = make_app(tmp_path)
+    monkeypatch.setattr("hermes_tui.core.controller.RETRY_S", 0.05)
+    async with running(app) as pilot:
+        await say_and_hear(pilot)
+        await until(pilot, lambda: not app.controller.state.running_turn("sess-1"))
+        await pilot.pause(0.3)  # what the turn itself set off is read by then
+        backend.trainer_error = "the inference gateway does not answer"
+        backend.set_state("ep-1", "trained", step=3)
+        await until(pilot, lambda: "trained at step 3" in badges(app)[0])
+        await until(pilot, lambda: "the inference gateway does not answer" in notices(app))
+        assert not app.controller._stale_episodes
+
+
 # Looking -------------------------------------------------------------------------------------
+
+
+async def test_sessions_are_called_by_their_first_words(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    add_past(backend)
+    async with running(app) as pilot:
+        await until(
+            pilot, lambda: "Why is the sky" in "".join(str(r.left) for r in sessions(app).rows)
+        )
+        assert str(sessions(app).rows[0].left).strip() == "Greet Ada in one sentence."
 
 
 async def test_opening_an_old_episode_pins_its_tokens(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ async def ready(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: isinstance(app.screen, MainScreen))
     await until(pilot, lambda: bool(app.screen.query(StackPane)))
     await until(pilot, lambda: bool(stack(app).rows))
+    state = app.controller.state
+    await until(pilot, lambda: all(state.turns.get(name) for name in state.sessions), "names")
     app.screen.query_one("#prompt").cursor_blink = False
 
 

@@ -1,0 +1,69 @@
+"""The screen over the real stack and the embedded model: talk, judge, new weights, stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from fakes.screen import app_of, badges, main, seen, tokens
+from textual.pilot import Pilot
+
+from hermes_tui.app import HermesTui, ScreenSettings
+from hermes_tui.core.config import load_config
+from hermes_tui.core.controller import Controller
+from hermes_tui.remote import RemoteBackend
+from hermes_tui.screens.main import MainScreen
+
+START_S = 300.0
+TURN_S = 120.0
+STOP_S = 60.0
+
+
+async def wait(pilot: Pilot[None], holds: Callable[[], bool], timeout_s: float) -> None:
+    """Wait for real processes, which take their time."""
+    end = asyncio.get_running_loop().time() + timeout_s
+    while not holds():
+        assert asyncio.get_running_loop().time() < end, seen(pilot)
+        await pilot.pause(0.1)
+
+
+def badge(pilot: Pilot[None]) -> str:
+    """Return the newest badge."""
+    return "".join(badges(app_of(pilot))[-1:])
+
+
+@pytest.mark.embedded
+@pytest.mark.timeout(600)
+async def test_talk_judge_learn_stop(tmp_path: Path) -> None:
+    config = load_config(
+        [
+            f'run.dir="{tmp_path}"',
+            "services.agent.max_tokens=24",
+            "training.train_truncated=true",
+            "training.reward.grace_s=0.5",
+        ],
+        environ={},
+        cwd=tmp_path,
+    )
+    controller = Controller(RemoteBackend(config), grace_s=0.5)
+    app = HermesTui(controller, ScreenSettings(folder=tmp_path))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await wait(pilot, lambda: isinstance(app.screen, MainScreen), START_S)
+        pids = [row.pid for row in controller.state.processes.values() if row.pid]
+        assert len(pids) == 6
+        await pilot.press(*"Hi", "enter")
+        await wait(pilot, lambda: "judged" in badge(pilot), TURN_S)
+        assert controller.state.turns[controller.state.selected][0].text.strip()
+        await wait(pilot, lambda: tokens(app).current is not None, TURN_S)
+        await pilot.press("f3")
+        await wait(pilot, lambda: "trained at step 1" in badge(pilot), TURN_S)
+        assert controller.state.trainer.policy_version == 1
+        lesson = main(app).query_one("#training-text")
+        await wait(pilot, lambda: "▲" in str(lesson.render()), TURN_S)
+        await pilot.press("ctrl+q", "s")
+        await wait(pilot, lambda: app.return_code is not None, STOP_S)
+    assert app.return_code == 0
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
