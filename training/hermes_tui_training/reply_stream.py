@@ -23,7 +23,7 @@ class Detokenizer:
     """Decodes token by token; text that may still change is held back."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer = _plain_decoder(tokenizer)
         self._token_ids: list[int] = []
         self._start = 0  # the window that is decoded: some context, then what is held back
         self._read = 0
@@ -49,6 +49,17 @@ class Detokenizer:
 
     def _decode(self, token_ids: list[int]) -> str:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+
+
+def _plain_decoder(tokenizer: Any) -> Any:
+    """Return what decodes as a tokenizer does, without its conversions: they take most of the time.
+
+    Cleaning up spaces, which few tokenizers ask for, is among them.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or getattr(tokenizer, "clean_up_tokenization_spaces", False):
+        return tokenizer
+    return backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
