@@ -49,8 +49,8 @@ class AgentConfig(Section):
     """Model calls that the agent may make for one message."""
     max_tokens: int = Field(512, ge=1)
     """Tokens that one model call may sample."""
-    temperature: float = Field(1.0, ge=0, le=2)
-    """Sampling temperature of the agent's model calls."""
+    temperature: float = Field(0.7, ge=0, le=2)
+    """Sampling temperature of the agent's model calls; small models ramble at 1."""
     system_prompt: str = "You are a helpful assistant."
     """The whole system prompt; empty sends none."""
     enabled_toolsets: tuple[str, ...] = ()
