@@ -17,7 +17,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the product: before to
 import argparse
 import asyncio
 import contextlib
-import json
 import signal
 import statistics
 import subprocess
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from outcome import Target, at_least, at_most, print_outcome
 from transformers import AutoModelForCausalLM
 
 from hermes_tui_training.config import ModelConfig, TrainingConfig
@@ -203,28 +203,30 @@ def ratio(rounds: Rounds, over: str, under: str) -> float:
     return round(statistics.median(r[over] / r[under] for r in rounds), 3)
 
 
-def targets_of(rates: Rounds, turns: Rounds) -> list[dict[str, Any]]:
+def targets_of(rates: Rounds, turns: Rounds) -> list[Target]:
     """Return what was aimed at beside what was reached."""
-    at_least = [
-        ("tokens/s at 1 stream, engine over generate", ratio(rates, "engine_1", "generate"), 1.0),
-        ("tokens/s at 8 streams, engine over generate", ratio(rates, "engine_8", "generate"), 3.5),
-        (
+    return [
+        at_least(
+            "tokens/s at 1 stream, engine over generate", ratio(rates, "engine_1", "generate"), 1.0
+        ),
+        at_least(
+            "tokens/s at 8 streams, engine over generate", ratio(rates, "engine_8", "generate"), 3.5
+        ),
+        at_least(
             f"prefill of {LONG_PROMPT} tokens, engine over generate",
             ratio(turns, "engine_prefill", "generate_prefill"),
             0.9,
         ),
+        at_most(
+            f"time to first token at {LONG_PROMPT} tokens, second turn over first",
+            ratio(turns, "second_turn_s", "first_turn_s"),
+            0.25,
+        ),
     ]
-    second = ratio(turns, "second_turn_s", "first_turn_s")
-    found = [
-        {"name": name, "value": value, "goal": f">= {goal}", "met": value >= goal}
-        for name, value, goal in at_least
-    ]
-    name = f"time to first token at {LONG_PROMPT} tokens, second turn over first"
-    return [*found, {"name": name, "value": second, "goal": "<= 0.25", "met": second <= 0.25}]
 
 
-async def run(model_name: str, num_rounds: int) -> dict[str, Any]:
-    """Measure everything and return the benchmark's last line."""
+async def run(model_name: str, num_rounds: int) -> tuple[dict[str, Any], list[Target]]:
+    """Measure everything; return the figures and the targets."""
     model_dir = prepare_model(model_name, lambda line: print(line, file=sys.stderr))
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None
@@ -248,7 +250,7 @@ async def run(model_name: str, num_rounds: int) -> dict[str, Any]:
         for n in (1, 8)
     }
     figures = {**medians(rates), **medians(turns), **medians(beside), **shares}
-    return {"benchmark": "engine", "figures": figures, "targets": targets_of(rates, turns)}
+    return figures, targets_of(rates, turns)
 
 
 def main() -> None:
@@ -261,11 +263,8 @@ def main() -> None:
     if arguments.train:
         train(arguments.train)
         return
-    result = asyncio.run(run(arguments.model, arguments.rounds))
-    for target in result["targets"]:
-        verdict = "met" if target["met"] else "missed"
-        print(f"{verdict:>6}  {target['name']}: {target['value']} (goal {target['goal']})")
-    print(json.dumps(result))
+    figures, targets = asyncio.run(run(arguments.model, arguments.rounds))
+    print_outcome("engine", figures, targets)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests"))
 
 from fakes.learner_process import ADMIN_KEY, LearnerProcess  # noqa: E402
+from outcome import Target, at_least, at_most, print_outcome  # noqa: E402
 
 from hermes_tui_services.serving import ServeConfig  # noqa: E402
 from hermes_tui_training.checkpoint import checkpoint_path  # noqa: E402
@@ -364,6 +365,25 @@ async def run_habit(
     }
 
 
+def targets_of(name: str, figures: dict[str, Any]) -> list[Target]:
+    """Return what one run aims at: a visible move, a model that is whole, a habit, no mirage."""
+    run = figures[name]
+    if name == "presses":
+        worse = run["perplexity_after"] / run["perplexity_before"]
+        return [
+            at_least("+1: token probability", run["plus_one"]["token_probability_ratio"], 1.05),
+            at_most("-1: token probability", run["minus_one"]["token_probability_ratio"], 0.95),
+            at_least("presses that moved the right way", run["right_way_frac"], 0.9),
+            at_most("perplexity after twenty presses over before", round(worse, 3), 1.25),
+        ]
+    if name == "habit":
+        return [
+            at_least("habit: share of the last quarter's replies", run["shown_last_quarter"], 0.8)
+        ]
+    rise = run["shown_last_quarter"] - run["shown_first_quarter"]
+    return [at_most("control: rise of the habit's share", round(rise, 3), 0.4)]
+
+
 def show(index: int, episode: Episode) -> None:
     moved = "nothing to learn"
     if episode.row:
@@ -398,8 +418,7 @@ async def main() -> None:
     engine = create_engine(config, ModelConfig(), model_dir)
     await engine.start()
     before = Examiner(model_dir, None)
-    result: dict[str, Any] = {
-        "benchmark": "learning",
+    figures: dict[str, Any] = {
         "rank": args.rank,
         "learning_rate": args.learning_rate,
         "habit_before": round(statistics.mean(before.habit(q) for q in HABIT_PROMPTS), 3),
@@ -416,12 +435,12 @@ async def main() -> None:
         print(f"{name}:", flush=True)
         await engine.swap(model_dir, 0)
         with tempfile.TemporaryDirectory() as root:
-            result[name] = await runs[name](Run(Path(root), model_dir, engine, config))
+            figures[name] = await runs[name](Run(Path(root), model_dir, engine, config))
     await engine.stop()
-    result["seconds"] = round(time.monotonic() - started, 1)
+    figures["seconds"] = round(time.monotonic() - started, 1)
     for name in chosen:
-        print(f"{name}: {json.dumps(result[name], indent=1, ensure_ascii=False)}")
-    print(json.dumps(result))
+        print(f"{name}: {json.dumps(figures[name], indent=1, ensure_ascii=False)}")
+    print_outcome("learning", figures, [t for name in chosen for t in targets_of(name, figures)])
 
 
 if __name__ == "__main__":
