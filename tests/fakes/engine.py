@@ -80,6 +80,7 @@ class FakeEngine:
         self.num_running = 0
         self.num_waiting = 0
         self.num_closed_early = 0
+        self.num_held = 0
         self.release = asyncio.Event()
         self.token_s = 0.0
 
@@ -118,6 +119,7 @@ class FakeEngine:
         if script.error_after == position:
             raise RuntimeError("the engine broke")
         if script.hold_after == position:
+            self.num_held += 1
             await self.release.wait()
         await asyncio.sleep(self.token_s)
 
@@ -155,6 +157,7 @@ class FakeOrchestrator:
     def __init__(self) -> None:
         self.paused_reason: str | None = None
         self.num_wakes = 0
+        self.rollback_answer: dict[str, Any] | Exception = {"step": 3, "policy_version": 3}
 
     def wake(self) -> None:
         self.num_wakes += 1
@@ -167,6 +170,11 @@ class FakeOrchestrator:
 
     async def checkpoint(self) -> dict[str, Any]:
         return {"policy_version": 0, "path": ""}
+
+    async def rollback(self, version: int) -> dict[str, Any]:
+        if isinstance(self.rollback_answer, Exception):
+            raise self.rollback_answer
+        return self.rollback_answer | {"rolled_back_to": version}
 
     def status(self) -> dict[str, Any]:
         return {

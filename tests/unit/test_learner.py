@@ -24,7 +24,12 @@ from hermes_tui_training.config import (
     TrainingConfig,
 )
 from hermes_tui_training.learner.learner import Learner
-from hermes_tui_training.learner.wire import NonFiniteError, StepResult, VersionExistsError
+from hermes_tui_training.learner.wire import (
+    NonFiniteError,
+    RollbackRequest,
+    StepResult,
+    VersionExistsError,
+)
 from hermes_tui_training.types import Completion, Episode
 
 LORA = LoraConfig(rank=4, alpha=8)
@@ -316,3 +321,40 @@ def test_the_learning_rate_warms_up(model_dir: Path, tmp_path: Path) -> None:
     request = make_request([_episode(model_dir)], _weights(1.0), base_version=2)
     rates.append(again.step(request).result.metrics.learning_rate)
     assert rates == pytest.approx([2.5e-4, 5e-4, 7.5e-4])
+
+
+@KINDS
+def test_after_a_rollback_a_step_is_what_it_was_the_first_time(
+    model_dir: Path, tmp_path: Path, lora: LoraConfig
+) -> None:
+    episode = _episode(model_dir)
+
+    def step(learner: Learner, base_version: int) -> StepResult:
+        request = make_request([episode], _weights(1.0), base_version=base_version)
+        return learner.step(request).result
+
+    learner = _learner(model_dir, tmp_path, lora)
+    first, second = step(learner, 0), step(learner, 1)
+    answer = learner.rollback(RollbackRequest(version=1, target_version=3))
+    assert checkpoint.read_step(tmp_path, 3) == answer.result
+    assert answer.result.baselines == first.facts.baselines
+    again = _learner(model_dir, tmp_path, lora)  # the rollback is what a restart goes on with
+    assert again.version == 3
+    assert step(again, 3).completions == second.completions
+    # Back to the beginning, from a version that was itself a rollback's successor.
+    answer = again.rollback(RollbackRequest(version=0, target_version=5))
+    assert answer.result.baselines == {}
+    assert step(again, 5).completions == first.completions
+    assert step(again, 6).completions == second.completions
+
+
+def test_a_rollback_to_what_is_gone_changes_nothing(model_dir: Path, tmp_path: Path) -> None:
+    learner = _learner(model_dir, tmp_path)
+    learner.step(make_request([_episode(model_dir)], _weights(1.0)))
+    with pytest.raises(TrainingError, match="no finished checkpoint"):
+        learner.rollback(RollbackRequest(version=7, target_version=2))
+    with pytest.raises(VersionExistsError):
+        learner.rollback(RollbackRequest(version=0, target_version=1))
+    assert checkpoint.complete_versions(tmp_path) == [1]
+    learner.step(make_request([_episode(model_dir)], _weights(1.0), base_version=1))
+    assert learner.version == 2

@@ -27,12 +27,15 @@ from hermes_tui_training.learner.wire import (
     LearnerMetrics,
     LearnerSeconds,
     NonFiniteError,
+    RollbackAnswer,
+    RollbackRequest,
+    RollbackResult,
     StepAnswer,
     StepRequest,
     StepResult,
     VersionExistsError,
 )
-from hermes_tui_training.orchestrator import MAX_ATTEMPTS, Orchestrator
+from hermes_tui_training.orchestrator import MAX_ATTEMPTS, Orchestrator, UnknownVersionError
 from hermes_tui_training.protocol import EventKind
 from hermes_tui_training.store import Store
 from hermes_tui_training.types import TrainedCompletion
@@ -48,6 +51,8 @@ class ScriptedLearner:
         self.root = root
         self.requests: list[StepRequest] = []
         self.script: list[Callable[[StepRequest], None]] = []
+        self.rollbacks: list[RollbackRequest] = []
+        self.dies_after_rollback = False
         self.gone = False
         self.busy_with: int | None = None
         self.kl = 0.01
@@ -86,6 +91,20 @@ class ScriptedLearner:
             (directory / checkpoint.STEP_FILE).write_text(result.model_dump_json())
         return result
 
+    async def rollback(self, request: RollbackRequest) -> RollbackAnswer:
+        self.rollbacks.append(request)
+        result = RollbackResult(
+            rolled_back_to=request.version,
+            target_version=request.target_version,
+            baselines=checkpoint.read_baselines(self.root, request.version),
+        )
+        with checkpoint.writing(self.root, request.target_version) as directory:
+            (directory / checkpoint.STEP_FILE).write_text(result.model_dump_json())
+        if self.dies_after_rollback:
+            self.gone = True
+            raise ServiceError("the connection to the learner was lost during a rollback")
+        return RollbackAnswer(result=result, save_s=0.5)
+
     async def aclose(self) -> None:
         pass
 
@@ -96,11 +115,12 @@ class SwappingEngine:
     def __init__(self) -> None:
         self.policy_version = 0
         self.failures = 0
+        self.refused: set[int] = set()
         self.swaps: list[int] = []
 
     async def swap(self, path: Path, policy_version: int) -> None:
-        if self.failures:
-            self.failures -= 1
+        if self.failures or policy_version in self.refused:
+            self.failures = max(0, self.failures - 1)
             raise TrainingError("the file is cut short")
         assert checkpoint.is_complete(path.parent, policy_version)
         self.policy_version = policy_version
@@ -446,3 +466,86 @@ async def test_checkpoints_of_another_database_are_said(bench: Bench, tmp_path: 
     async with bench.running() as orchestrator:
         await until(lambda: "there is no episode" in orchestrator.status()["reason"])
         assert orchestrator.status()["policy_version"] == 0
+
+
+async def _steps(bench: Bench, orchestrator: Orchestrator, count: int) -> None:
+    for _ in range(count):
+        version = orchestrator.status()["policy_version"]
+        bench.episode(1.0, version=version)
+        await until(lambda v=version: orchestrator.status()["policy_version"] == v + 1)
+
+
+@pytest.mark.parametrize("version", [1, 0])
+async def test_a_rollback_is_a_new_version_with_an_old_ones_state(
+    bench: Bench, version: int
+) -> None:
+    async with bench.running() as orchestrator:
+        await _steps(bench, orchestrator, 2)
+        await orchestrator.pause()
+        assert orchestrator.status()["kept_versions"] == [0, 1, 2]
+        row = await orchestrator.rollback(version)
+        assert orchestrator.status()["paused"]
+        await orchestrator.resume()
+        await _steps(bench, orchestrator, 1)
+
+    assert bench.learner.rollbacks == [RollbackRequest(version=version, target_version=3)]
+    assert (row["step"], row["policy_version"], row["rolled_back_to"]) == (3, 3, version)
+    assert row["episode_ids"] == []
+    assert bench.store.steps()[2] == row
+    assert [r.get("rolled_back_to") for r in bench.store.steps()] == [None, None, version, None]
+    assert bench.engine.swaps == [1, 2, 3, 4]
+    later = bench.learner.requests[-1]
+    assert (later.base_version, later.target_version) == (3, 4)
+    # The moving average of rewards of 1: 0.1 after one, none before.
+    assert later.facts.baseline == pytest.approx(0.1 if version else 0.0)
+    said = [e.payload for e in bench.store.events() if e.kind == EventKind.VERSION_ROLLED_BACK]
+    assert said == [row]
+    assert bench.kinds().count(EventKind.STEP_FINISHED) == 3
+
+
+async def test_a_version_without_a_checkpoint_cannot_be_gone_back_to(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, checkpoint={"keep_last": 2})
+    async with bench.running() as orchestrator:
+        await _steps(bench, orchestrator, 4)
+        with pytest.raises(UnknownVersionError, match=r"version 1 has no .* go to 0, 3$"):
+            await orchestrator.rollback(1)
+        with pytest.raises(TrainingError, match="current one already"):
+            await orchestrator.rollback(4)
+        assert orchestrator.status()["policy_version"] == 4
+    assert bench.learner.rollbacks == []
+
+
+async def test_a_rollback_counts_when_the_learner_dies_behind_it(bench: Bench) -> None:
+    bench.learner.dies_after_rollback = True
+    async with bench.running() as orchestrator:
+        await _steps(bench, orchestrator, 2)
+        with pytest.raises(ServiceError, match="lost during a rollback"):
+            await orchestrator.rollback(1)
+        await until(lambda: orchestrator.status()["policy_version"] == 3)
+        assert bench.engine.policy_version == 3
+    assert [row.get("rolled_back_to") for row in bench.store.steps()] == [None, None, 1]
+    assert len(bench.learner.rollbacks) == 1
+
+
+async def test_a_rollback_is_not_done_later_when_it_was_refused(bench: Bench) -> None:
+    async with bench.running() as orchestrator:
+        await _steps(bench, orchestrator, 2)
+        bench.learner.gone = True
+        with pytest.raises(ServiceError, match="not running"):
+            await orchestrator.rollback(1)
+        bench.learner.gone = False
+        await _steps(bench, orchestrator, 1)
+    assert bench.learner.rollbacks == []
+    assert [row.get("rolled_back_to") for row in bench.store.steps()] == [None] * 3
+
+
+async def test_a_rollback_is_the_way_out_of_weights_that_cannot_be_served(bench: Bench) -> None:
+    async with bench.running() as orchestrator:
+        await _steps(bench, orchestrator, 1)
+        bench.engine.refused = {2}
+        bench.episode(1.0, version=1)
+        await until(lambda: "is not served" in orchestrator.status()["reason"])
+        row = await orchestrator.rollback(1)
+        assert row["published"]
+        assert orchestrator.status()["served_version"] == 3
+        assert orchestrator.status()["publish_error"] is None

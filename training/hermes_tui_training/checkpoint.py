@@ -16,10 +16,10 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from hermes_tui_services.errors import TrainingError
-from hermes_tui_training.learner.wire import StepResult
+from hermes_tui_training.learner.wire import RollbackResult, StepResult
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +27,9 @@ COMPLETE = "COMPLETE"
 """Empty file that a finished checkpoint holds."""
 
 STEP_FILE = "step.json"
-"""The step that made the checkpoint, as JSON of ``StepResult``."""
+"""What made the checkpoint, as JSON of ``StepResult`` or ``RollbackResult``."""
 
+_MADE_BY: TypeAdapter[StepResult | RollbackResult] = TypeAdapter(StepResult | RollbackResult)
 _NAME = re.compile(r"policy_version_(\d+)")
 _UNFINISHED = ".unfinished-"
 
@@ -51,16 +52,27 @@ def complete_versions(root: Path) -> list[int]:
     return sorted(v for m in found if m and is_complete(root, v := int(m[1])))
 
 
-def read_step(root: Path, version: int) -> StepResult:
-    """Return the step that made a version.
+def read_step(root: Path, version: int) -> StepResult | RollbackResult:
+    """Return the step or the rollback that made a version.
 
     Raises: TrainingError: the checkpoint's step file is missing or damaged.
     """
     path = checkpoint_path(root, version) / STEP_FILE
     try:
-        return StepResult.model_validate_json(path.read_text(encoding="utf-8"))
+        return _MADE_BY.validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError) as error:
         raise TrainingError(f"{path} cannot be read: {error}") from error
+
+
+def read_baselines(root: Path, version: int) -> dict[str, float]:
+    """Return the baselines as they were after a version; none for version 0.
+
+    Raises: TrainingError: as ``read_step``.
+    """
+    if version == 0:
+        return {}
+    made_by = read_step(root, version)
+    return made_by.facts.baselines if isinstance(made_by, StepResult) else made_by.baselines
 
 
 @contextmanager

@@ -18,6 +18,7 @@ TIMEOUT_S = 30.0
 """For everything but completions; a machine that trains on all its cores answers late."""
 
 _CHAT_TIMEOUT = httpx.Timeout(TIMEOUT_S, read=None)
+_ROLLBACK_TIMEOUT = httpx.Timeout(TIMEOUT_S, read=None)  # it waits for the step that runs
 _EVENTS_TIMEOUT = httpx.Timeout(TIMEOUT_S, read=60.0)  # an idle stream says so every 15 s
 _RECONNECT_S = (0.2, 0.5, 1.0, 2.0)
 
@@ -170,6 +171,11 @@ class InferenceClient:
     async def checkpoint(self) -> dict[str, Any]:
         """Keep the current version for good."""
         return await self._call("POST", "/rl/checkpoint")
+
+    async def rollback(self, policy_version: int) -> dict[str, Any]:
+        """Make an earlier version current; return the row of the new one that it became."""
+        body = {"policy_version": policy_version}
+        return await self._call("POST", "/rl/rollback", body, timeout=_ROLLBACK_TIMEOUT)
 
     async def events(self, *, after: int | None = None) -> AsyncIterator[Event]:
         """Yield events for ever; after a lost connection go on where it broke.

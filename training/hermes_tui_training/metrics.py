@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_tui_training.advantages import EpisodeAdvantage, trainable
-from hermes_tui_training.learner.wire import BatchFacts, StepResult
+from hermes_tui_training.learner.wire import BatchFacts, RollbackResult, StepResult
 from hermes_tui_training.samples import TrainingSample
 from hermes_tui_training.types import Episode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishTimes:
-    """What happened to a step's weights after the learner had made them."""
+    """What happened to weights after the learner had made them."""
 
     save_s: float
     """Seconds to write the checkpoint; 0.0 when unknown, after a crash."""
@@ -87,6 +87,7 @@ def step_row(result: StepResult, times: PublishTimes) -> dict[str, Any]:
     return {
         "step": result.target_version,
         "policy_version": result.target_version,
+        "rolled_back_to": None,
         "episode_ids": list(facts.episode_ids),
         **facts.model_dump(exclude={"episode_ids", "baselines", "scored_at", "wait_s", "claim_s"}),
         **metrics.model_dump(exclude={"seconds"}),
@@ -102,6 +103,23 @@ def step_row(result: StepResult, times: PublishTimes) -> dict[str, Any]:
         "published": times.published,
         "score_to_weights_s": max(0.0, finished_at - facts.scored_at),
         "finished_at": finished_at,
+    }
+
+
+def rollback_row(result: RollbackResult, times: PublishTimes) -> dict[str, Any]:
+    """Return the row of a rollback: a step's number, no episodes, none of a step's numbers."""
+    return {
+        "step": result.target_version,
+        "policy_version": result.target_version,
+        "rolled_back_to": result.rolled_back_to,
+        "episode_ids": [],
+        "seconds": {
+            "save": times.save_s,
+            "publish": times.publish_s,
+            "total": times.save_s + times.publish_s,
+        },
+        "published": times.published,
+        "finished_at": time.time(),
     }
 
 

@@ -26,12 +26,15 @@ from hermes_tui_training.engine.base import Engine
 from hermes_tui_training.learner.client import LearnerClient, LearnerGoneError
 from hermes_tui_training.learner.wire import (
     NonFiniteError,
+    RollbackRequest,
+    RollbackResult,
     StepRequest,
     StepResult,
     VersionExistsError,
 )
-from hermes_tui_training.metrics import PublishTimes, batch_facts, step_row
+from hermes_tui_training.metrics import PublishTimes, batch_facts, rollback_row, step_row
 from hermes_tui_training.protocol import EventKind
+from hermes_tui_training.publisher import Publisher
 from hermes_tui_training.samples import TrainingSample, training_samples
 from hermes_tui_training.store import Store
 from hermes_tui_training.types import Episode
@@ -48,7 +51,10 @@ _BACKOFF_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 _BUSY_POLL_S = 0.5
 _GRACE_SLACK_S = 0.02
 _PAUSED = "paused_reason"
-_PINNED = "pinned_versions"
+
+
+class UnknownVersionError(TrainingError):
+    """A policy version has no checkpoint; the text names those that have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +65,14 @@ class _Batch:
     advantages: list[EpisodeAdvantage]
     samples: list[TrainingSample]
     baselines: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rollback:
+    """What somebody waits for."""
+
+    version: int
+    row: asyncio.Future[dict[str, Any]]
 
 
 class Orchestrator:
@@ -80,8 +94,8 @@ class Orchestrator:
             learner: how to reach the learner; None follows the configuration.
         """
         self._store = store
-        self._engine = engine
         self._config = config
+        self._publisher = Publisher(store, engine, config)
         self._learner = learner or LearnerClient(
             config.learner_run_file, config.admin_key.get_secret_value()
         )
@@ -89,7 +103,7 @@ class Orchestrator:
         self._reason = ""
         self._version = 0
         self._paused_reason: str | None = None
-        self._publish_error: str | None = None
+        self._rollback: _Rollback | None = None
         self._attempts = 0
         self._failures = 0
         self._idle_since = time.monotonic()
@@ -107,6 +121,7 @@ class Orchestrator:
         except TrainingError as error:
             # Serving goes on without it; the loop tries again and shows the reason.
             logger.error("a finished checkpoint could not be recorded: %s", error)
+        await self._publisher.look()
         await self._publish()
         self._idle_since = time.monotonic()
         self._tasks = [
@@ -120,6 +135,7 @@ class Orchestrator:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        self._refuse_rollback(TrainingError("the trainer was stopped"))
         await self._learner.aclose()
         self._say("stopped", "")
 
@@ -153,10 +169,31 @@ class Orchestrator:
         version = self._version
         if version == 0:
             raise TrainingError("version 0 is the model itself: there is nothing to keep yet")
-        pinned = await asyncio.to_thread(self._store.get_meta, _PINNED, [])
-        await asyncio.to_thread(self._store.set_meta, _PINNED, sorted({*pinned, version}))
-        path = checkpoint.checkpoint_path(self._config.checkpoints, version)
-        return {"policy_version": version, "path": str(path)}
+        return {"policy_version": version, "path": await self._publisher.pin(version)}
+
+    async def rollback(self, version: int) -> dict[str, Any]:
+        """Make an earlier version current: its weights, its optimizer, its baselines.
+
+        They are published as a new version, so that a recorded token's version goes on to name one
+        set of weights. Waits for the step that runs; works while training is paused.
+
+        Args:
+            version: one with a checkpoint, or 0 for the model that training started from.
+        Returns: the new version's row.
+        Raises:
+            UnknownVersionError: the version has no checkpoint.
+            TrainingError: it is the current version, or another rollback waits.
+            ServiceError: the learner is not there, or could not do it.
+        """
+        if version == self._version:
+            raise TrainingError(f"version {version} is the current one already")
+        await self._publisher.look()
+        self._require_kept(version)
+        if self._rollback is not None:
+            raise TrainingError(f"a rollback to version {self._rollback.version} is under way")
+        self._rollback = _Rollback(version=version, row=asyncio.get_running_loop().create_future())
+        self.wake()
+        return await self._rollback.row
 
     def status(self) -> dict[str, Any]:
         """Return what the trainer is doing, and why it is not when it is not."""
@@ -167,8 +204,9 @@ class Orchestrator:
             "paused": self._paused_reason is not None,
             "pause_reason": self._paused_reason,
             "policy_version": self._version,
-            "served_version": self._engine.policy_version,
-            "publish_error": self._publish_error,
+            "served_version": self._publisher.served,
+            "kept_versions": [0, *self._publisher.kept],
+            "publish_error": self._publisher.error,
             "failed_attempts": self._attempts,
         }
 
@@ -180,10 +218,12 @@ class Orchestrator:
             try:
                 delay_s = await self._turn()
             except HermesTuiError as error:
+                self._refuse_rollback(error)
                 await self._back_off(error)
             except Exception as error:
                 # The loop outlives whatever a turn meets: the next one starts with a clean look.
                 logger.exception("a turn of the training loop failed")
+                self._refuse_rollback(TrainingError(f"the trainer failed: {error}"))
                 await self._back_off(error)
             else:
                 self._failures = 0
@@ -194,8 +234,11 @@ class Orchestrator:
         busy = await self._settle()
         if busy:
             return _BUSY_POLL_S
+        if self._rollback is not None:
+            await self._roll_back(self._rollback)
+            return 0.0  # look anew: a learner that died may have finished it
         if not await self._publish():
-            raise TrainingError(f"version {self._version} is not served: {self._publish_error}")
+            raise TrainingError(f"version {self._version} is not served: {self._publisher.error}")
         if self._paused_reason is not None:
             self._say("paused", self._paused_reason)
             return None
@@ -381,25 +424,37 @@ class Orchestrator:
             },
         )
 
-    async def _record(self, result: StepResult, *, save_s: float) -> None:
-        """Publish a finished checkpoint and record its step.
+    async def _record(
+        self, result: StepResult | RollbackResult, *, save_s: float
+    ) -> dict[str, Any]:
+        """Publish a finished checkpoint, record what made it, and return its row.
 
         Published first, so that the row can say how long it took; a crash in between is harmless,
         since the checkpoint is complete and gets recorded at the next start.
         """
         self._say("publishing", f"version {result.target_version}")
         started = time.monotonic()
-        published = await self._swap(result.target_version)
+        published = await self._publisher.swap(result.target_version)
         times = PublishTimes(
             save_s=save_s, publish_s=time.monotonic() - started, published=published
         )
-        row = step_row(result, times)
-        await asyncio.to_thread(
-            self._store.commit_step, row, result.completions, result.facts.baselines
-        )
+        if isinstance(result, RollbackResult):
+            row = rollback_row(result, times)
+            await asyncio.to_thread(self._store.commit_step, row, (), result.baselines)
+        else:
+            row = step_row(result, times)
+            await asyncio.to_thread(
+                self._store.commit_step, row, result.completions, result.facts.baselines
+            )
         self._version = result.target_version
         if published:
-            await self._after_publish(row["seconds"]["publish"])
+            await self._publisher.announce(self._version, row["seconds"]["publish"])
+        if isinstance(result, StepResult):
+            await self._guard(result)
+        return row
+
+    async def _guard(self, result: StepResult) -> None:
+        """Pause when a step went further than it may."""
         limit, kl = self._config.training.loss.max_step_kl, result.metrics.kl_step
         if kl > limit:
             await self.pause(
@@ -407,49 +462,42 @@ class Orchestrator:
                 f"before; training.loss.max_step_kl allows {limit:g}"
             )
 
-    # -- publishing ---------------------------------------------------------------------------
+    # -- rollback -----------------------------------------------------------------------------
+
+    async def _roll_back(self, asked: _Rollback) -> None:
+        """Do what somebody waits for, and answer; the loop goes on whatever comes of it."""
+        self._say("training", f"going back to version {asked.version}")
+        try:
+            self._require_kept(asked.version)  # a step may have ended since it was asked for
+            answer = await self._learner.rollback(
+                RollbackRequest(version=asked.version, target_version=self._version + 1)
+            )
+            row = await self._record(answer.result, save_s=answer.save_s)
+        except HermesTuiError as error:
+            self._refuse_rollback(error)
+        else:
+            self._rollback = None
+            self._attempts = 0
+            if not asked.row.done():  # whoever asked may have left
+                asked.row.set_result(row)
+
+    def _refuse_rollback(self, error: HermesTuiError) -> None:
+        asked, self._rollback = self._rollback, None
+        if asked is not None and not asked.row.done():
+            logger.warning("rollback refused version=%s: %s", asked.version, error)
+            asked.row.set_exception(error)
+
+    def _require_kept(self, version: int) -> None:
+        kept = [v for v in (0, *self._publisher.kept) if v != self._version]
+        if version not in kept:
+            names = ", ".join(map(str, kept))
+            raise UnknownVersionError(f"version {version} has no checkpoint: one can go to {names}")
 
     async def _publish(self) -> bool:
         """Have the engine serve the current version; return whether it does."""
-        if self._engine.policy_version == self._version:
-            return True
-        self._say("publishing", f"version {self._version}")
-        started = time.monotonic()
-        if not await self._swap(self._version):
-            return False
-        await self._after_publish(time.monotonic() - started)
-        return True
-
-    async def _swap(self, version: int) -> bool:
-        path = checkpoint.checkpoint_path(self._config.checkpoints, version)
-        try:
-            await self._engine.swap(path, version)
-        except Exception as error:
-            # Whatever it was, the old version serves on; the loop tries again and says so.
-            reason = str(error)
-            if reason != self._publish_error:
-                logger.error("publish failed version=%s: %s", version, reason)
-                payload = {"policy_version": version, "reason": reason}
-                await asyncio.to_thread(self._store.add_event, EventKind.PUBLISH_FAILED, payload)
-            self._publish_error = reason
-            return False
-        self._publish_error = None
-        return True
-
-    async def _after_publish(self, seconds: float) -> None:
-        await asyncio.to_thread(
-            self._store.add_event,
-            EventKind.VERSION_PUBLISHED,
-            {"policy_version": self._version, "seconds": seconds},
-        )
-        logger.info("published version=%s seconds=%.2f", self._version, seconds)
-        pinned = await asyncio.to_thread(self._store.get_meta, _PINNED, [])
-        await asyncio.to_thread(
-            checkpoint.prune,
-            self._config.checkpoints,
-            keep_last=self._config.training.checkpoint.keep_last,
-            protected={self._version, self._engine.policy_version, *pinned},
-        )
+        if self._publisher.served != self._version:
+            self._say("publishing", f"version {self._version}")
+        return await self._publisher.publish(self._version)
 
     def _say(self, state: State, reason: str) -> None:
         self._state, self._reason = state, reason

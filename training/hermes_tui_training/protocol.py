@@ -44,6 +44,8 @@ class EventKind(StrEnum):
     """A step's row was recorded; the payload is the row."""
     STEP_FAILED = "step.failed"
     """A step was given up; payload ``reason``."""
+    VERSION_ROLLED_BACK = "version.rolled_back"
+    """A version with an earlier one's weights was made; the payload is its row in the steps."""
     VERSION_PUBLISHED = "version.published"
     """The engine samples with new weights."""
     PUBLISH_FAILED = "version.failed"
@@ -111,6 +113,13 @@ class Pause(Body):
 
     reason: str = Field("paused by a person", max_length=1000)
     """Shown wherever the trainer's state is."""
+
+
+class Rollback(Body):
+    """Body of ``POST /rl/rollback``."""
+
+    policy_version: int = Field(ge=0)
+    """Version whose weights, optimizer and baselines become the current ones; 0 is the model."""
 
 
 class Export(Body):

@@ -115,7 +115,8 @@ class StepStore(EpisodeStore):
         version becomes the step's.
 
         Args:
-            row: the step's row; needs step, policy_version and episode_ids.
+            row: the step's row; needs step, policy_version and episode_ids. One with a
+                rolled_back_to is a rollback's, and said to be one.
             trained: what the step did to each completion.
             baselines: stored as the meta value ``baselines``.
 
@@ -150,7 +151,9 @@ class StepStore(EpisodeStore):
                 )
             write.set_meta("policy_version", row["policy_version"])
             write.set_meta("baselines", baselines)
-            write.event(EventKind.STEP_FINISHED, row)
+            rolled_back = row.get("rolled_back_to") is not None
+            kind = EventKind.VERSION_ROLLED_BACK if rolled_back else EventKind.STEP_FINISHED
+            write.event(kind, row)
 
     def steps(self, *, after: int = -1, limit: int = 1000) -> list[dict[str, Any]]:
         """Return the rows of steps whose number is above ``after``, oldest first."""

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from hermes_tui_services.http import EXCEPTION_HANDLERS
 from hermes_tui_training.config import TrainerRole
 from hermes_tui_training.engine.base import Engine
-from hermes_tui_training.gateway import reading, sessions, trainer
+from hermes_tui_training.gateway import lessons, reading, sessions, trainer
 from hermes_tui_training.gateway.chat_completions import chat_completions
 from hermes_tui_training.gateway.messages import messages
 from hermes_tui_training.gateway.responses import responses
@@ -72,6 +72,7 @@ def _routes() -> list[Route]:
         Route("/rl/pause", trainer.pause, methods=post),
         Route("/rl/resume", trainer.resume, methods=post),
         Route("/rl/checkpoint", trainer.keep_checkpoint, methods=post),
+        Route("/rl/rollback", lessons.rollback, methods=post),
         Route("/rl/events", trainer.stream_events, methods=get),
     ]
 

@@ -1,4 +1,4 @@
-"""The learner over HTTP: ``GET /health``, ``POST /step``.
+"""The learner over HTTP: ``GET /health``, ``POST /step``, ``POST /rollback``.
 
 The work runs in one thread of its own, so that /health answers meanwhile; steps wait in line.
 """
@@ -31,6 +31,8 @@ from hermes_tui_training.learner.wire import (
     VERSION_EXISTS,
     LearnerHealth,
     NonFiniteError,
+    RollbackAnswer,
+    RollbackRequest,
     StepAnswer,
     StepRequest,
     VersionExistsError,
@@ -70,7 +72,11 @@ class LearnerService:
 
     async def step(self, request: StepRequest) -> StepAnswer:
         """Do one step; see ``Learner.step``."""
-        return await self._in_thread(lambda: self._step(request))
+        return await self._making(request.target_version, lambda held: held.step(request))
+
+    async def rollback(self, request: RollbackRequest) -> RollbackAnswer:
+        """Save an earlier version once more; see ``Learner.rollback``."""
+        return await self._making(request.target_version, lambda held: held.rollback(request))
 
     def _load(self) -> Learner:
         serve = self._config.serve
@@ -80,13 +86,16 @@ class LearnerService:
             directory, self._config.model, self._config.training, self._config.checkpoints
         )
 
-    def _step(self, request: StepRequest) -> StepAnswer:
-        assert self._learner is not None
-        self._busy_with = request.target_version
-        try:
-            return self._learner.step(request)
-        finally:
-            self._busy_with = None
+    async def _making(self, version: int, work: Callable[[Learner], T]) -> T:
+        def make() -> T:
+            assert self._learner is not None
+            self._busy_with = version
+            try:
+                return work(self._learner)
+            finally:
+                self._busy_with = None
+
+        return await self._in_thread(make)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
@@ -132,8 +141,24 @@ def create_app(config: LearnerRole) -> Starlette:
         )
         return JSONResponse(answer.model_dump(mode="json"))
 
+    async def rollback(request: Request) -> Response:
+        require_key(request, key)
+        body = await read_body(request, RollbackRequest)
+        try:
+            answer = await service.rollback(body)
+        except VersionExistsError as error:
+            raise ApiError(409, str(error), code=VERSION_EXISTS) from error
+        except TrainingError as error:
+            raise ApiError(500, str(error)) from error
+        logger.info("rolled back to=%s version=%s", body.version, body.target_version)
+        return JSONResponse(answer.model_dump(mode="json"))
+
     return Starlette(
-        routes=[Route("/health", health), Route("/step", step, methods=["POST"])],
+        routes=[
+            Route("/health", health),
+            Route("/step", step, methods=["POST"]),
+            Route("/rollback", rollback, methods=["POST"]),
+        ],
         lifespan=service.lifespan,
         exception_handlers=EXCEPTION_HANDLERS,
     )

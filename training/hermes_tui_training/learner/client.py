@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from hermes_tui_services.errors import ServiceError
+from hermes_tui_services.errors import HermesTuiError, ServiceError
 from hermes_tui_services.http import api_error_from
 from hermes_tui_services.serving import INSTANCE_HEADER
 from hermes_tui_training.learner.wire import (
@@ -15,6 +15,8 @@ from hermes_tui_training.learner.wire import (
     VERSION_EXISTS,
     LearnerHealth,
     NonFiniteError,
+    RollbackAnswer,
+    RollbackRequest,
     StepAnswer,
     StepRequest,
     VersionExistsError,
@@ -71,25 +73,44 @@ class LearnerClient:
             NonFiniteError, VersionExistsError: as ``Learner.step``.
             ServiceError: it failed, or the connection was lost on the way.
         """
+        answer = await self._post("step", request)
+        if answer.status_code == 200:
+            return StepAnswer.model_validate_json(answer.content)
+        raise self._refusal("step", answer)
+
+    async def rollback(self, request: RollbackRequest) -> RollbackAnswer:
+        """Have an earlier version saved once more.
+
+        Raises:
+            VersionExistsError: as ``Learner.rollback``.
+            ServiceError: it failed, or the connection was lost on the way.
+        """
+        answer = await self._post("rollback", request)
+        if answer.status_code == 200:
+            return RollbackAnswer.model_validate_json(answer.content)
+        raise self._refusal("rollback", answer)
+
+    async def _post(self, what: str, request: StepRequest | RollbackRequest) -> httpx.Response:
         url, _ = self._address()
         try:
-            answer = await self._http.post(
-                f"{url}/step",
+            return await self._http.post(
+                f"{url}/{what}",
                 content=request.model_dump_json(),
                 timeout=httpx.Timeout(HEALTH_TIMEOUT_S, read=STEP_TIMEOUT_S),
             )
         except httpx.HTTPError as error:
             raise ServiceError(
-                f"the connection to the learner was lost during a step ({type(error).__name__})"
+                f"the connection to the learner was lost during a {what} ({type(error).__name__})"
             ) from error
-        if answer.status_code == 200:
-            return StepAnswer.model_validate_json(answer.content)
+
+    @staticmethod
+    def _refusal(what: str, answer: httpx.Response) -> HermesTuiError:
         refusal = api_error_from(answer)
         if refusal.code == NON_FINITE:
-            raise NonFiniteError(refusal.message, answer.json()["episode_ids"])
+            return NonFiniteError(refusal.message, answer.json()["episode_ids"])
         if refusal.code == VERSION_EXISTS:
-            raise VersionExistsError(refusal.message)
-        raise ServiceError(f"the learner could not do the step: {refusal.message}")
+            return VersionExistsError(refusal.message)
+        return ServiceError(f"the learner could not do the {what}: {refusal.message}")
 
     def _address(self) -> tuple[str, str]:
         """Return the learner's URL and instance token."""

@@ -32,6 +32,9 @@ from hermes_tui_training.learner.wire import (
     LearnerMetrics,
     LearnerSeconds,
     NonFiniteError,
+    RollbackAnswer,
+    RollbackRequest,
+    RollbackResult,
     StepAnswer,
     StepRequest,
     StepResult,
@@ -164,20 +167,35 @@ class Learner:
             NonFiniteError: the numbers are not finite; weights and optimizer are as before.
             TrainingError: the base version cannot be loaded, or the checkpoint not be written.
         """
-        if checkpoint.is_complete(self._checkpoints, request.target_version):
-            raise VersionExistsError(f"version {request.target_version} exists already")
-        if self.version != request.base_version:
-            self.load(request.base_version)
+        self._begin(request.base_version, request.target_version)
         try:
             result = self._update(request)
-            started = time.monotonic()
-            self._save(result)
         except BaseException:
             # The checkpoint of the base version is the copy that one goes back to.
             self.version = -1
             raise
-        self.version = request.target_version
-        return StepAnswer(result=result, save_s=time.monotonic() - started)
+        return StepAnswer(result=result, save_s=self._save(result))
+
+    def rollback(self, request: RollbackRequest) -> RollbackAnswer:
+        """Save an earlier version once more, as a new one.
+
+        Raises:
+            VersionExistsError: target_version has a finished checkpoint.
+            TrainingError: the earlier version cannot be loaded, or the checkpoint not be written.
+        """
+        self._begin(request.version, request.target_version)
+        result = RollbackResult(
+            rolled_back_to=request.version,
+            target_version=request.target_version,
+            baselines=checkpoint.read_baselines(self._checkpoints, request.version),
+        )
+        return RollbackAnswer(result=result, save_s=self._save(result))
+
+    def _begin(self, base_version: int, target_version: int) -> None:
+        if checkpoint.is_complete(self._checkpoints, target_version):
+            raise VersionExistsError(f"version {target_version} exists already")
+        if self.version != base_version:
+            self.load(base_version)
 
     def _update(self, request: StepRequest) -> StepResult:
         batches = make_batches(request.samples, self._config.micro_batch_tokens, self._device)
@@ -344,7 +362,10 @@ class Learner:
         if bad:
             raise NonFiniteError(f"{what} are not finite", list(dict.fromkeys(bad)))
 
-    def _save(self, result: StepResult) -> None:
+    def _save(self, result: StepResult | RollbackResult) -> float:
+        """Write what is held as a checkpoint; return the seconds that it took."""
+        started = time.monotonic()
+        self.version = -1  # until it is certain that there is a checkpoint of what is held
         with checkpoint.writing(self._checkpoints, result.target_version) as directory:
             self._policy.save(directory)
             write_state(
@@ -362,6 +383,8 @@ class Learner:
             (directory / checkpoint.STEP_FILE).write_text(
                 result.model_dump_json(), encoding="utf-8"
             )
+        self.version = result.target_version
+        return time.monotonic() - started
 
     def _new_optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self._policy.parameters(), **self._settings())

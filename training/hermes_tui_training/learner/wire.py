@@ -164,6 +164,35 @@ class StepAnswer(Message):
     """Seconds to write the checkpoint."""
 
 
+class RollbackRequest(Message):
+    """``POST /rollback``."""
+
+    version: int = Field(ge=0)
+    """Version to go back to; 0 is the model without any checkpoint."""
+    target_version: int = Field(ge=1)
+    """Version to make: a copy of the other, under a number of its own."""
+
+
+class RollbackResult(Message):
+    """What a rollback made, and ``step.json`` of its checkpoint."""
+
+    rolled_back_to: int
+    """Version whose weights and optimizer these are."""
+    target_version: int
+    """Version it made."""
+    baselines: dict[str, float]
+    """Baselines after the version that it went back to."""
+
+
+class RollbackAnswer(Message):
+    """A result, and what was only known once the checkpoint was written."""
+
+    result: RollbackResult
+    """The rollback."""
+    save_s: float
+    """Seconds to write the checkpoint."""
+
+
 class LearnerHealth(BaseModel):
     """``GET /health``."""
 
@@ -172,4 +201,4 @@ class LearnerHealth(BaseModel):
     policy_version: int
     """Version in memory."""
     busy_with: int | None
-    """Version of the step that runs; None when idle."""
+    """Version that is being made; None when idle."""

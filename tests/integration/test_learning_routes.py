@@ -1,0 +1,49 @@
+"""The gateway's routes about lessons: going back to an earlier version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes.inference import ADMIN_KEY, running_gateway
+
+from hermes_tui_services.errors import ServiceError, TrainingError
+from hermes_tui_training.client import InferenceClient, RefusedError
+from hermes_tui_training.orchestrator import UnknownVersionError
+
+
+async def test_a_rollback_answers_with_the_new_versions_row(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, port=0) as gateway:
+        async with InferenceClient(gateway.url, ADMIN_KEY) as client:
+            row = await client.rollback(1)
+            assert row == {"step": 3, "policy_version": 3, "rolled_back_to": 1}
+            gateway.orchestrator.rollback_answer = UnknownVersionError("version 1 has none")
+            with pytest.raises(RefusedError, match="Version 1 has none") as refused:
+                await client.rollback(1)
+        assert (refused.value.status, refused.value.param) == (404, "policy_version")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(TrainingError("it is current"), 409), (ServiceError("the learner is not running"), 503)],
+)
+async def test_a_rollback_that_cannot_be_says_why(
+    tmp_path: Path, error: Exception, status: int
+) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        gateway.orchestrator.rollback_answer = error
+        answer = await gateway.call("POST", "/rl/rollback", {"policy_version": 0})
+        assert answer.status_code == status
+        assert str(error)[1:] in answer.json()["error"]["message"]
+
+
+async def test_only_the_admin_rolls_back_and_only_to_a_version(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        _, key = await gateway.session()
+        body = {"policy_version": 0}
+        assert (await gateway.call("POST", "/rl/rollback", body, key=None)).status_code == 401
+        assert (await gateway.call("POST", "/rl/rollback", body, key=key)).status_code == 403
+        for value in (-1, "1", None, 1.5, True):
+            answer = await gateway.call("POST", "/rl/rollback", {"policy_version": value})
+            assert answer.status_code == 400, value
+            assert answer.json()["error"]["param"] == "policy_version"
