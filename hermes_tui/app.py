@@ -72,6 +72,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         self.controller = controller
         self.settings = settings
         self.keys: Keys = resolve(settings.keymap)
+        controller.call = self.keys.label
         self._interrupted_at = float("-inf")
         self._started = False
 
@@ -209,14 +210,10 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
 def run_app(config: Config) -> int:
     """Run the screen until the person leaves it; return the process's exit code."""
     from hermes_tui.core.paths import RunDir
-    from hermes_tui.remote import RemoteBackend
+    from hermes_tui.remote import make_controller
 
-    reward = config.training.reward
     run_dir = RunDir.of(config)
-    run_dir.create()
-    controller = Controller(
-        RemoteBackend(config), grace_s=reward.grace_s, reward_range=reward.range
-    )
+    controller = make_controller(config)
     settings = ScreenSettings(folder=run_dir.root, theme=config.tui.theme, keymap=config.tui.keymap)
     app = HermesTui(controller, settings)
     app.run()

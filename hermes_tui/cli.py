@@ -24,6 +24,7 @@ class _LateGroup(WordsGroup):
         "status": "stack:status",
         "stop": "stack:stop",
         "logs": "stack:logs",
+        "web": "web:web",
         "chat": "chat:chat",
         "session": "sessions:session",
         "reward": "sessions:reward",
@@ -62,9 +63,10 @@ class _LateGroup(WordsGroup):
 @click.option(
     "--serve", is_flag=True, help="Run the stack without a screen; JSON lines on standard output."
 )
+@click.option("--plain", is_flag=True, help="Talk line by line: for screen readers and pipes.")
 @click.version_option(__version__, prog_name="hermes-tui")
 @click.pass_context
-def cli(ctx: click.Context, config_file: Path | None, serve: bool) -> None:
+def cli(ctx: click.Context, config_file: Path | None, serve: bool, plain: bool) -> None:
     """Talk to the Hermes agent, watch its tokens, judge it with one key, and see it learn.
 
     Without a command it opens the screen, and starts the stack when none runs.
@@ -72,9 +74,15 @@ def cli(ctx: click.Context, config_file: Path | None, serve: bool) -> None:
     invocation = ctx.ensure_object(Invocation)
     invocation.config_file = config_file
     if ctx.invoked_subcommand is not None:
-        if serve:
-            raise click.UsageError("--serve takes no command.")
+        if serve or plain:
+            raise click.UsageError(f"{'--serve' if serve else '--plain'} takes no command.")
         return
+    if serve and plain:
+        raise click.UsageError("--serve and --plain exclude each other.")
+    if plain:
+        from hermes_tui.plain import run_plain
+
+        raise SystemExit(run_plain(invocation.load()))
     if serve:
         from hermes_tui import headless
 

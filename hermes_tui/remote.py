@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from hermes_tui.core import backend
 from hermes_tui.core.client import ControlClient
 from hermes_tui.core.config import Config
+from hermes_tui.core.controller import Controller
 from hermes_tui.core.errors import NotRunningError
 from hermes_tui.core.events import StackEvent
 from hermes_tui.core.paths import RunDir
@@ -38,6 +39,13 @@ Client = TypeVar("Client")
 
 PAGE = 1000
 """Episodes that are asked for at once; the gateway gives no more."""
+
+
+def make_controller(config: Config) -> Controller:
+    """Return the use cases over the real stack; makes the run directory, and starts nothing."""
+    RunDir.of(config).create()
+    reward = config.training.reward
+    return Controller(RemoteBackend(config), grace_s=reward.grace_s, reward_range=reward.range)
 
 
 class RemoteBackend:

@@ -28,7 +28,7 @@ def open_screen(config: Config) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError(
             "the screen needs a terminal on standard input and output; use "
-            "`hermes-tui --serve` for scripts, or `hermes-tui chat` to talk line by line"
+            "`hermes-tui --plain` to talk line by line, or `hermes-tui --serve` for scripts"
         )
     from hermes_tui.app import run_app
 
@@ -78,8 +78,9 @@ def _show_progress(rows: Iterable[str]) -> None:
 
 
 @click.command(cls=WordsCommand)
+@click.option("--plain", is_flag=True, help="Talk line by line instead.")
 @click.pass_obj
-def attach(invocation: Invocation) -> None:
+def attach(invocation: Invocation, plain: bool) -> None:
     """Open the screen on a stack that already runs; never starts one."""
     from hermes_tui.core.errors import NotRunningError
     from hermes_tui.supervisor.lock import lock_owner
@@ -88,6 +89,10 @@ def attach(invocation: Invocation) -> None:
     run_dir = invocation.run_dir()
     if lock_owner(run_dir) is None:
         raise NotRunningError(str(run_dir.root))
+    if plain:
+        from hermes_tui.plain import run_plain
+
+        raise SystemExit(run_plain(config))
     raise SystemExit(open_screen(config))
 
 

@@ -82,6 +82,8 @@ class Controller:
         self.grace_s = grace_s
         self.reward_range = reward_range
         self.clock = clock
+        self.call: Callable[[str], str] = str
+        """How the front end asks for an action, by its id: a key, a command."""
         self._backend = backend
         self._listeners: list[Callable[[Change], None]] = []
         self._wanted = asyncio.Event()
@@ -324,7 +326,7 @@ class Controller:
         if not session_id or not await self.attempt(self._backend.end_session(session_id)):
             return
         title = self.state.title(session_id)
-        self._tell(Notice(text=f"ended: {title}; n starts a new session"))
+        self._tell(Notice(text=f"ended: {title}; {self.call('session_new')} starts a new session"))
         await self.attempt(self._reread(session_id))
 
     async def _reread(self, session_id: str) -> None:
@@ -457,11 +459,8 @@ class Controller:
             text = f"a reward lies between {low:+g} and {high:+g}; {reward:+g} does not"
             self._tell(Notice(text=text, severity="warning"))
         elif await self.attempt(self._backend.set_reward(episode.episode_id, reward)):
-            self._tell(
-                Notice(
-                    text=f"{self._name(episode)}: {reward:+.1f} · u undoes it ({self.grace_s:g} s)"
-                )
-            )
+            undo = f"{self.call('score_undo')} undoes it ({self.grace_s:g} s)"
+            self._tell(Notice(text=f"{self._name(episode)}: {reward:+.1f} · {undo}"))
             await self.attempt(self._reread(episode.session_id))
 
     async def undo(self) -> None:
@@ -504,9 +503,12 @@ class Controller:
 
     async def toggle_training(self) -> None:
         """Hold training, or let it go on."""
-        paused = self.state.trainer.state == "paused"
-        if await self.attempt(self._backend.pause_training(not paused)):
-            self._tell(Notice(text="training goes on" if paused else "training is held"))
+        await self.hold_training(self.state.trainer.state != "paused")
+
+    async def hold_training(self, held: bool) -> None:
+        """Hold training, or let it go on; either may be so already."""
+        if await self.attempt(self._backend.pause_training(held)):
+            self._tell(Notice(text="training is held" if held else "training goes on"))
             self._wanted.set()
 
     async def restart(self, process: str) -> None:

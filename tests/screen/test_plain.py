@@ -1,0 +1,356 @@
+"""``--plain``: the same use cases, line by line."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fakes.backend import FakeBackend, FakeClock, make_step
+from fakes.screen import add_past
+from fakes.served import Served, is_alive
+
+from hermes_tui.actions import ACTIONS, BY_ID
+from hermes_tui.core.backend import ApprovalAsked, ThoughtArrived, ToolCalled, ToolReturned
+from hermes_tui.core.controller import Controller
+from hermes_tui.plain import COMMANDS, Plain
+
+DEADLINE_S = 10.0
+
+
+class Talk:
+    """One plain conversation over the fake stack."""
+
+    def __init__(self, *, interactive: bool = False, training: bool = True) -> None:
+        clock = FakeClock()
+        self.backend = FakeBackend(clock, training=training)
+        self.out = io.StringIO()
+        self.controller = Controller(self.backend, clock=clock)
+        self.plain = Plain(self.controller, self.out, interactive=interactive)
+
+    @property
+    def text(self) -> str:
+        return self.out.getvalue()
+
+    @property
+    def done(self) -> list[object]:
+        """What the stack was asked for, without ids."""
+        return [(call[0], call[-1]) for call in self.backend.calls if call[0] != "close"]
+
+    async def all(self, *lines: str) -> int:
+        """Type lines and then the end, as a pipe does; return the exit code."""
+        for line in (*lines, None):
+            self.plain.put(line)
+        return await asyncio.wait_for(self.plain.run(), DEADLINE_S)
+
+    async def until(self, text: str) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while text not in self.text:  # noqa: ASYNC110  (nothing tells us)
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def typing(talk: Talk) -> AsyncIterator[Callable[[str], None]]:
+    """Run a conversation while the test types."""
+    running = asyncio.create_task(talk.plain.run())
+    await talk.until("[ready]")
+    try:
+        yield talk.plain.put
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_pipe_is_answered_in_order() -> None:
+    talk = Talk()
+    assert await talk.all("hello", "/good", "again", "/score -0.3") == 0
+    assert talk.done == [
+        ("start_session", "chat"),
+        ("turn", "hello"),
+        ("set_reward", 1.0),
+        ("turn", "again"),
+        ("set_reward", -0.3),
+    ]
+    said = talk.text.splitlines()
+    assert "you: hello" in said
+    assert said[said.index("you: hello") + 1] == "agent: Hello Ada, it's a pleasure to meet you!"
+    assert said[said.index("you: hello") + 2].startswith("[turn] completed, 11 tokens, ")
+    assert said[0] == "[start] router ready"
+    assert "[ready] smollm2-135m, policy v7. Type to the agent; /help for more." in said
+    assert "[notice] episode 1 of “hello”: +1.0 · /undo undoes it (2 s)" in said
+    assert talk.backend.calls[-1] == ("close",)
+
+
+async def test_words_are_written_when_they_come() -> None:
+    talk = Talk(interactive=True)
+    talk.backend.hold = 2
+    async with typing(talk) as put:
+        put("hello")
+        await talk.until("agent: Hello Ada")
+        assert talk.text.endswith("agent: Hello Ada")
+        talk.backend.gate.set()
+        await talk.until("[turn] completed")
+    assert "you: hello" not in talk.text  # it stands on the terminal already
+
+
+async def test_interrupt_does_not_wait_its_turn() -> None:
+    talk = Talk()
+    talk.backend.hold = 1
+    assert await talk.all("hello", "/interrupt", "/good") == 0
+    assert ("interrupt", "sess-1") in talk.done
+    assert "[turn] interrupted" in talk.text
+    assert talk.done[-1] == ("set_reward", 1.0)
+
+
+async def test_at_a_terminal_a_message_waits_for_nobody() -> None:
+    talk = Talk(interactive=True)
+    talk.backend.hold = 1
+    async with typing(talk) as put:
+        put("hello")
+        await talk.until("agent: Hello")
+        put("more")
+        await talk.until("[error] the agent still speaks: interrupt it, or wait")
+        put("/good")
+        await talk.until("[notice] not yet: score it when the agent has spoken")
+        assert talk.plain.interrupted()  # ctrl+c
+        await talk.until("[turn] interrupted")
+        assert not talk.plain.interrupted()
+
+
+async def test_undo_bad_new_end_and_restart() -> None:
+    talk = Talk()
+    lines = ("hello", "/bad", "/undo", "/end", "/new", "/pause", "/resume", "/restart worker-0")
+    assert await talk.all(*lines) == 0
+    assert [name for name, _ in talk.done] == [
+        "start_session",
+        "turn",
+        "set_reward",
+        "unset_reward",
+        "end_session",
+        "pause_training",
+        "pause_training",
+        "restart",
+    ]
+    assert [what for name, what in talk.done if name == "pause_training"] == [True, False]
+    assert "; /new starts a new session" in talk.text
+
+
+async def test_what_the_rows_tell_becomes_lines() -> None:
+    talk = Talk(interactive=True)
+    async with typing(talk) as put:
+        put("hello")
+        await talk.until("[turn] completed")
+        put("/good")
+        await talk.until("+1.0")
+        talk.backend.step_rows = [make_step(8)]
+        talk.backend.set_state("ep-1", "trained", step=8)
+        await talk.until("[episode] episode 1 of “hello”: trained at step 8, reward +1")
+        await talk.until("[step] step 8 made policy v9, reward +1.000, advantage +0.800")
+        assert talk.text.count("trained at step 8") == 1
+        row = talk.backend.process_rows[1]
+        talk.backend.process_rows[1] = type(row)(name=row.name, state="failed", reason="no memory")
+        talk.backend.emit_control()
+        await talk.until("[process] worker-0 is failed: no memory")
+
+
+async def test_the_past_is_listed_and_opened() -> None:
+    talk = Talk()
+    add_past(talk.backend)
+    assert await talk.all("/sessions", "/open 1 1", "/tokens 2", "/training", "/status") == 0
+    said = talk.text.splitlines()
+    assert "2. chat (ended)" in said or "2. Why is the sky blue? (ended)" in said
+    assert "   episode 1: trained at step 6, reward +1, policy v5, 2 versions behind" in said
+    assert "you: Greet Ada in one sentence." in said
+    assert "agent: Good day to you, dear Ada, how are you today?" in said
+    assert "the newest 2 of 10 sampled tokens" in said
+    assert any(line.startswith("“ today?”, id 1009, logprob -") for line in said)
+    assert "[trainer] waiting, policy v7 serves, 0 of 1 scored" in said
+    assert any(line.startswith("[step] step 8 made policy v9, reward") for line in said)
+    assert "router: ready, pid 100, 48 MiB, up 60 s" in said
+
+
+async def test_tools_thoughts_and_long_answers() -> None:
+    talk = Talk()
+    talk.backend.turn_events = [
+        ThoughtArrived(delta="hm, "),
+        ThoughtArrived(delta="files"),
+        ToolCalled(call_id="a", name="read", arguments='{"path": "x"}'),
+        ToolCalled(call_id="b", name="list", arguments="{}"),
+        ToolReturned(call_id="a", result="\n".join(f"line {i}" for i in range(35_000))),
+        ToolReturned(call_id="b", result="\x1b[2Jnone"),
+    ]
+    assert await talk.all("hello") == 0
+    said = talk.text.splitlines()
+    start = said.index("[thought] hm, files")
+    assert said[start + 1 : start + 3] == ['[tool] read {"path": "x"}', "[tool] list {}"]
+    assert said[start + 3] == "[result] line 0"
+    assert "[result] and 34980 more lines; /result shows them" in said
+    assert "[result] none" in said
+    assert "\x1b" not in talk.text
+
+
+async def test_the_agent_asks_and_the_next_line_answers() -> None:
+    talk = Talk()
+    asked = ApprovalAsked(approval_id="q", question="rm?", choices=("once", "session", "deny"))
+    talk.backend.turn_events = [asked]
+    talk.backend.hold = 0
+    approve = talk.backend.approve
+
+    async def approve_and_go_on(session_id: str, approval_id: str, choice: str) -> None:
+        await approve(session_id, approval_id, choice)
+        talk.backend.gate.set()
+
+    talk.backend.approve = approve_and_go_on  # type: ignore[method-assign]
+    assert await talk.all("hello", "maybe", "2", "/good") == 0
+    assert ("approve", "session") in talk.done
+    assert "[approval] 3. deny" in talk.text
+    assert "[error] answer with one of: once, session, deny" in talk.text
+
+
+async def test_the_end_of_the_lines_is_a_no() -> None:
+    talk = Talk()
+    talk.backend.turn_events = [ApprovalAsked(approval_id="q", question="?", choices=("deny",))]
+    talk.backend.hold = 0
+    assert await talk.all("hello") == 0
+    assert ("approve", "deny") in talk.done
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/goood", "[error] there is no command /goood; did you mean /good?"),
+        ("/score much", "[error] /score takes a number"),
+        ("/score 3", "[warning] a reward lies between -1 and +1; +3 does not"),
+        ("/open 9", "[error] no session “9”: there is none"),
+        ("/tokens", "[error] no tokens are recorded here yet"),
+        ("/tokens x", "[error] /tokens takes how many"),
+        ("/restart ghost", "[error] /restart takes one of: router, worker-0"),
+        ("/quit now", "[error] /quit leaves the stack running; /quit stop ends it"),
+        ("/result", "[error] no tool has answered"),
+        ("/end", "[error] no session is open"),
+    ],
+)
+async def test_a_mistake_is_one_line_and_fails_a_script(line: str, said: str) -> None:
+    talk = Talk()
+    before = ["hello"] if line == "/score 3" else []
+    assert await talk.all(*before, line) == 1
+    assert said in talk.text
+
+
+async def test_a_failed_start_says_why_and_exits_1() -> None:
+    talk = Talk()
+    talk.backend.start_error = "the trainer did not start: no memory"
+    assert await talk.all("hello") == 1
+    assert talk.text.endswith("[error] the trainer did not start: no memory\n")
+    assert "turn" not in dict(talk.done)
+
+
+async def test_quit_leaves_the_stack_and_quit_stop_ends_it() -> None:
+    for line, stopped in (("/quit", False), ("/quit stop", True)):
+        talk = Talk()
+        assert await talk.all(line, "never said") == 0
+        assert (("shutdown", "shutdown") in talk.done) == stopped
+        assert "never said" not in talk.text
+
+
+async def test_two_slashes_are_said_as_one() -> None:
+    talk = Talk(training=False)
+    assert await talk.all("//help") == 0
+    assert talk.done[-1] == ("turn", "/help")
+
+
+async def test_help_is_the_registry() -> None:
+    talk = Talk()
+    assert await talk.all("/help") == 0
+    for command in COMMANDS:
+        action = BY_ID[command.action]
+        assert f"/{command.word}" in talk.text
+        assert f": {action.title}. {action.help}\n" in talk.text
+
+
+MOVES_OR_DRAWS = {
+    "score_zero", "score_tenths", "score_negative_tenths",  # /score says all of these
+    "prompt_send", "prompt_newline", "prompt_leave", "prompt_enter",
+    "pane_next", "pane_previous",
+    "chat_copy", "chat_follow", "tokens_left", "tokens_right", "tokens_find", "tokens_bars",
+    "tokens_copy", "tokens_follow",
+    "palette", "theme", "copy_or_quit",
+}  # fmt: skip
+"""Actions that mean nothing where there is no screen: the terminal scrolls, finds and copies."""
+
+
+def test_every_action_that_does_something_has_a_command() -> None:
+    missing = {a.id for a in ACTIONS} - {c.action for c in COMMANDS} - MOVES_OR_DRAWS
+    assert not missing
+
+
+def plain(run_dir: Path, **kwargs: object) -> subprocess.Popen[str]:
+    """Start the program itself over whatever serves the run directory."""
+    command = [sys.executable, "-P", "-m", "hermes_tui.cli", "--plain"]
+    environ = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    return subprocess.Popen(
+        [*command, f"run.dir={run_dir}", "training.enabled=false"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environ,
+        **kwargs,  # type: ignore[call-overload]
+    )
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    run_dir = tmp_path_factory.mktemp("plain")
+    with Served.fakes(run_dir) as served:
+        served.wait_for("ready")
+        yield served
+
+
+def test_the_program_attaches_and_ends_with_its_input(stack: Served) -> None:
+    pids = stack.pids()
+    with plain(stack.run_dir) as process:
+        out, _ = process.communicate("/status\n", timeout=60)
+    assert process.returncode == 0, out
+    assert "[ready]" in out
+    assert "router: ready" in out
+    assert "\x1b" not in out
+    assert stack.pids() == pids  # it attached, and left everything as it was
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_a_signal_is_the_exit_code_and_the_stack_lives(
+    stack: Served, number: signal.Signals, code: int
+) -> None:
+    with plain(stack.run_dir) as process:
+        assert process.stdout
+        for line in process.stdout:
+            if line.startswith("[ready]"):
+                break
+        process.send_signal(number)
+        out = process.stdout.read()
+        assert process.wait(timeout=10) == code
+    assert "Traceback" not in out
+    assert all(map(is_alive, stack.pids()))
+
+
+def test_a_reader_that_leaves_is_no_traceback(stack: Served) -> None:
+    with plain(stack.run_dir) as process:
+        assert process.stdin
+        assert process.stdout
+        for line in process.stdout:
+            if line.startswith("[ready]"):
+                break
+        process.stdout.close()
+        process.stdin.write("/status\n/status\n")
+        process.stdin.close()
+        assert process.wait(timeout=10) == 1
