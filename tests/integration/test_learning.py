@@ -17,6 +17,7 @@ from fakes.learner_process import ADMIN_KEY, LearnerProcess
 from fakes.tiny_model import make_tiny_model
 from safetensors import safe_open
 
+from hermes_tui_services.errors import ServiceError
 from hermes_tui_services.serving import ServeConfig
 from hermes_tui_training import checkpoint
 from hermes_tui_training.config import (
@@ -199,6 +200,34 @@ async def test_the_trainer_may_die_while_the_learner_saves(
         await until(lambda: orchestrator.status()["policy_version"] == 1)
         assert trainer.store.episode(first).state == "trained"
         assert len(trainer.store.steps()) == 1
+
+
+async def test_a_rollback_brings_back_weights_and_baselines(
+    tmp_path: Path, learner: LearnerProcess
+) -> None:
+    trainer = Trainer(tmp_path, learner)
+    await asyncio.to_thread(learner.start)
+    async with trainer.running() as orchestrator:
+        for version in (1, 2):
+            trainer.score(1.0)
+            await until(lambda v=version: orchestrator.status()["policy_version"] == v)
+        asked = asyncio.create_task(orchestrator.rollback(1))
+        await until(lambda: asked.done() or learner.health().json()["busy_with"] is not None)
+        await asyncio.to_thread(learner.kill)  # whatever was reached: done once, or not at all
+        await asyncio.to_thread(learner.start)
+        outcome = (await asyncio.gather(asked, return_exceptions=True))[0]
+        await until(lambda: orchestrator.status()["state"] == "waiting")
+        if orchestrator.status()["policy_version"] == 2:
+            assert isinstance(outcome, ServiceError)
+            await orchestrator.rollback(1)
+        assert orchestrator.status()["served_version"] == 3
+        trainer.score(1.0)
+        await until(lambda: orchestrator.status()["policy_version"] == 4)
+        rows = trainer.store.steps()
+    assert [row["rolled_back_to"] for row in rows] == [None, None, 1, None]
+    # The step from version 1 is done a second time, from the same weights and optimizer.
+    for name in ("logprob_before", "logprob_after", "baseline", "learning_rate"):
+        assert rows[3][name] == pytest.approx(rows[1][name], abs=1e-5), name
 
 
 def test_only_health_answers_without_the_key(learner: LearnerProcess) -> None:
