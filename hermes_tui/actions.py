@@ -175,6 +175,13 @@ ACTIONS: tuple[Action, ...] = (
         help="Stop the turn in flight; what was said so far stays.",
         hint="interrupt",
     ),
+    Action(
+        id="approval_answer",
+        title="Answer what the agent asks",
+        keys=("ctrl+o", "a"),
+        help="Allow what it wants to do once, for this session, or not; or say what is meant.",
+        scope="app",
+    ),
     # Move
     Action(
         id="pane_next",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.command import CommandPalette
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.theme import Theme
 
 from hermes_tui.actions import Keys, bindings, resolve
@@ -21,7 +21,8 @@ from hermes_tui.clipboard import copy
 from hermes_tui.commands import ActionsProvider
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.text import clean
-from hermes_tui.messages import CopyWanted
+from hermes_tui.messages import CopyWanted, HintPressed
+from hermes_tui.screens.approval import ApprovalScreen
 from hermes_tui.screens.dialogs import QuitChoice, QuitScreen
 from hermes_tui.screens.help import HelpScreen
 from hermes_tui.screens.main import MainScreen
@@ -160,6 +161,23 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         """Show the palette."""
         if isinstance(self.screen, MainScreen):
             self.push_screen(CommandPalette(id="palette"))
+
+    def do_approval_answer(self) -> None:
+        """Open the oldest question of the agent."""
+        request = next(iter(self.controller.state.asked.values()), None)
+        if request is None:
+            self.notify("the agent asks nothing now", markup=False)
+        elif not isinstance(self.screen, ModalScreen):
+
+            async def answer(choice: str | None) -> None:
+                if choice is not None:
+                    await self.controller.approve(request, choice)
+
+            self.push_screen(ApprovalScreen(self.controller, request), answer)
+
+    def on_hint_pressed(self, message: HintPressed) -> None:
+        """Do an action that was clicked."""
+        self.press(message.action_id)
 
     def do_theme(self) -> None:
         """Choose a theme."""

@@ -29,7 +29,7 @@ from hermes_tui.core.rows import (
     TrainerRow,
 )
 from hermes_tui.core.secrets import read_keys
-from hermes_tui.core.status import StackStatus
+from hermes_tui.core.status import StackStatus, SystemSample
 from hermes_tui.supervisor.launch import ensure_supervisor, find_supervisor, stop_supervisor
 from hermes_tui_services import client as agent
 from hermes_tui_services.errors import ServiceError
@@ -138,6 +138,15 @@ class RemoteBackend:
         """Restart one process."""
         await self._supervisor.restart(process)
 
+    async def system(self) -> SystemSample:
+        """Return what the machine does, as the supervisor sees it."""
+        return await self._supervisor.system()
+
+    async def log(self, process: str, tail: int) -> AsyncIterator[str]:
+        """Yield the last lines of a process's log, then each new one."""
+        async for line in self._supervisor.follow_logs(process, tail):
+            yield line
+
     # Sessions and turns --------------------------------------------------------------------
 
     async def sessions(self) -> list[SessionRow]:
@@ -237,6 +246,10 @@ class RemoteBackend:
         else:
             await self._trainer.resume()
 
+    async def roll_back(self, policy_version: int) -> None:
+        """Make a kept version's weights current again, under a new number."""
+        await self._trainer.rollback(policy_version)
+
     # The clients ---------------------------------------------------------------------------
 
     @property
@@ -287,6 +300,8 @@ def _turn_event(update: agent.TurnUpdate) -> backend.TurnEvent | None:
                 approval_id=update.approval_id,
                 question=question or update.description,
                 choices=update.choices,
+                free=update.kind == "clarify",
+                expires_at=update.expires_at,
             )
         case agent.TurnCompleted(usage=usage):
             return backend.TurnCompleted(num_tokens=int(usage.get("output_tokens", 0)))

@@ -17,6 +17,7 @@ from hermes_tui.core.rows import (
     StepRow,
     TrainerRow,
 )
+from hermes_tui.core.status import SystemSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,11 @@ class ApprovalAsked:
     approval_id: str
     question: str
     choices: tuple[str, ...]
+    """What may be answered."""
+    free: bool = False
+    """Whether any text will do: then the choices are suggestions."""
+    expires_at: float | None = None
+    """When silence becomes a no, seconds since the epoch; None is never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +118,14 @@ class Backend(Protocol):
         """Restart one process."""
         ...
 
+    async def system(self) -> SystemSample:
+        """Return what the machine does, as the supervisor sees it."""
+        ...
+
+    def log(self, process: str, tail: int) -> AsyncIterator[str]:
+        """Yield the last lines of a process's log, then each new one."""
+        ...
+
     async def shutdown(self) -> None:
         """Stop the whole stack; returns once nothing of it is left."""
         ...
@@ -154,6 +168,10 @@ class Backend(Protocol):
 
     async def pause_training(self, paused: bool) -> None:
         """Hold training, or let it go on."""
+        ...
+
+    async def roll_back(self, policy_version: int) -> None:
+        """Make a kept version's weights current again, under a new number."""
         ...
 
     def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:

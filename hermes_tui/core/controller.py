@@ -22,6 +22,7 @@ from hermes_tui.core.events import (
     ApprovalRequested,
     Change,
     EpisodeLoaded,
+    LogGrew,
     Notice,
     RowsChanged,
     StackEvent,
@@ -33,6 +34,7 @@ from hermes_tui.core.events import (
     add_measures,
     recorded_turns,
 )
+from hermes_tui.core.log_lines import LogLines
 from hermes_tui.core.rows import (
     EpisodeDetail,
     EpisodeRow,
@@ -46,6 +48,9 @@ logger = logging.getLogger(__name__)
 
 REFRESH_S = 0.1
 """Rows are read again this long after the first event that concerns them: events come in bursts."""
+
+LOG_TAIL = 1000
+"""Lines of a log that are read back when it is opened."""
 
 RETRY_S = 1.0
 """Pause before a broken event stream is opened again."""
@@ -419,21 +424,15 @@ class Controller:
                 for part in turn.parts:
                     if isinstance(part, ToolPart) and part.call_id == call_id:
                         part.result = result
-            case ApprovalAsked(approval_id=approval_id, question=question, choices=choices):
-                self._tell(
-                    ApprovalRequested(
-                        session_id=turn.session_id,
-                        approval_id=approval_id,
-                        question=question,
-                        choices=choices,
-                    )
-                )
+            case ApprovalAsked():
+                self._ask(turn, event)
             case TurnCompleted(num_tokens=num_tokens, interrupted=interrupted):
                 turn.num_tokens = turn.num_tokens or num_tokens
                 turn.state = "interrupted" if interrupted else "completed"
             case TurnFailed(message=message):
                 turn.state, turn.error = "failed", message
         if turn.state != "running":
+            self._withdraw(turn.session_id)
             turn.seconds = turn.seconds or max(self.clock() - turn.started_at, 0.0)
 
     async def interrupt(self) -> None:
@@ -443,8 +442,43 @@ class Controller:
         else:
             self._tell(Notice(text="nothing to interrupt: the agent does not speak"))
 
+    # What the agent asks -------------------------------------------------------------------
+
+    def _ask(self, turn: Turn, asked: ApprovalAsked) -> None:
+        request = ApprovalRequested(
+            session_id=turn.session_id,
+            approval_id=asked.approval_id,
+            question=asked.question,
+            choices=asked.choices,
+            free=asked.free or not asked.choices,
+            expires_at=asked.expires_at,
+        )
+        self.state.asked[request.approval_id] = request
+        self._tell(request)
+
+    def _withdraw(self, session_id: str) -> None:
+        """Drop the questions of a turn that is over."""
+        open_ones = self.state.asked.values()
+        gone = [ask.approval_id for ask in open_ones if ask.session_id == session_id]
+        for approval_id in gone:
+            del self.state.asked[approval_id]
+        if gone:
+            self._tell(RowsChanged())
+
+    def drop_expired(self) -> None:
+        """Drop the questions whose time has run out: the agent takes silence for a no."""
+        now = self.clock()
+        for ask in list(self.state.asked.values()):
+            if ask.expires_at is not None and ask.expires_at <= now:
+                del self.state.asked[ask.approval_id]
+                text = "nobody answered the agent in time: that is a no"
+                self._tell(Notice(text=text, severity="warning"))
+                self._tell(RowsChanged())
+
     async def approve(self, request: ApprovalRequested, choice: str) -> None:
         """Answer what the agent asked."""
+        self.state.asked.pop(request.approval_id, None)
+        self._tell(RowsChanged())
         await self.attempt(self._backend.approve(request.session_id, request.approval_id, choice))
 
     # Judging -------------------------------------------------------------------------------
@@ -515,3 +549,33 @@ class Controller:
         """Restart one process of the stack."""
         if await self.attempt(self._backend.restart(process)):
             self._tell(Notice(text=f"{process}: restarting"))
+
+    async def roll_back(self, policy_version: int) -> None:
+        """Make a kept version's weights current again; returns when they are."""
+        self._tell(Notice(text=f"rolling back to version {policy_version} …"))
+        if await self.attempt(self._backend.roll_back(policy_version)):
+            self._tell(Notice(text=f"the weights of version {policy_version} serve again"))
+            self._wanted.set()
+
+    async def refresh_system(self) -> None:
+        """Look at the machine and its processes: use, memory and uptime change without an event."""
+        await self.attempt(self._read_system())
+
+    async def _read_system(self) -> None:
+        self.state.samples.append(await self._backend.system())
+        await self._read_processes()
+
+    async def follow_log(self, process: str) -> None:
+        """Read a process's log, and each new line of it, until cancelled."""
+        if self.state.log.process != process:
+            self.state.log = LogLines(process=process)
+        while True:
+            await self.attempt(self._read_log(process))
+            await asyncio.sleep(RETRY_S)
+
+    async def _read_log(self, process: str) -> None:
+        log = self.state.log
+        log.clear()  # what is read again begins with the tail
+        async for line in self._backend.log(process, LOG_TAIL):
+            log.append(line)
+            self._tell(LogGrew())

@@ -191,6 +191,11 @@ class RowsChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogGrew:
+    """The log that is read has new lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnChanged:
     """A turn began, grew or ended."""
 
@@ -229,6 +234,11 @@ class ApprovalRequested:
     approval_id: str
     question: str
     choices: tuple[str, ...]
+    """What may be answered."""
+    free: bool = False
+    """Whether any text will do: then the choices are suggestions."""
+    expires_at: float | None = None
+    """When silence becomes a no, seconds since the epoch; None is never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +251,7 @@ class Notice:
 
 Change = (
     RowsChanged
+    | LogGrew
     | TurnChanged
     | TurnsLoaded
     | TokensSampled

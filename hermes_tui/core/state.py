@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hermes_tui.core.events import Turn
+from hermes_tui.core.events import ApprovalRequested, Turn
+from hermes_tui.core.log_lines import LogLines
 from hermes_tui.core.rows import (
     EpisodeDetail,
     EpisodeRow,
@@ -15,10 +17,14 @@ from hermes_tui.core.rows import (
     StepRow,
     TrainerRow,
 )
+from hermes_tui.core.status import SystemSample
 from hermes_tui.core.text import one_line
 
 SCORABLE = frozenset({"open", "ended", "unscored", "scored"})
 """Episode states in which a reward is taken, or replaced."""
+
+MAX_SAMPLES = 60
+"""Samples of the machine kept for the screen: two minutes of them."""
 
 MAX_STEPS = 500
 """Step rows kept for the screen; the store keeps all."""
@@ -42,6 +48,10 @@ class ViewState:
     """The newest steps, oldest first."""
     trainer: TrainerRow = field(default_factory=TrainerRow)
     """What the trainer does now."""
+    samples: deque[SystemSample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    """The machine lately, oldest first; empty while nobody looks."""
+    log: LogLines = field(default_factory=LogLines)
+    """The newest lines of the process whose log is read."""
     step_started_at: float | None = None
     """When the running step began, seconds since the epoch; None between steps."""
     selected: str = ""
@@ -50,6 +60,8 @@ class ViewState:
     """The episode whose tokens are shown; empty is none."""
     pinned: bool = False
     """Whether the person chose the shown episode, so that a new one does not replace it."""
+    asked: dict[str, ApprovalRequested] = field(default_factory=dict)
+    """What the agent asks and nobody has answered, by approval id, oldest first."""
     lost: str = ""
     """Why the stack can't be reached; empty while it can."""
 

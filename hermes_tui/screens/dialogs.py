@@ -11,9 +11,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
-from hermes_tui.core.events import ApprovalRequested
 from hermes_tui.core.text import one_line
-from hermes_tui.widgets.text import foreign, line
+from hermes_tui.widgets.text import foreign
 
 QuitChoice = Literal["stop", "detach", "cancel"]
 
@@ -110,35 +109,3 @@ class RewardScreen(AskScreen):
         if not self._low <= reward <= self._high:
             return f"it must lie between {self._low:g} and {self._high:g}"
         return ""
-
-
-class ApprovalScreen(ModalScreen[str | None]):
-    """Asks whether the agent may do something; escape leaves it to the agent's own deadline."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", show=False),
-        Binding("left,up", "app.focus_previous", show=False),
-        Binding("right,down", "app.focus_next", show=False),
-    ]
-
-    def __init__(self, request: ApprovalRequested) -> None:
-        super().__init__()
-        self.request = request
-
-    def compose(self) -> ComposeResult:
-        """Lay out the question and its answers."""
-        with Vertical(classes="dialog"):
-            yield Label(Content.styled("The agent asks", "bold"))
-            yield Static(foreign(self.request.question), id="approval-question")
-            with Horizontal(classes="buttons"):
-                for number, choice in enumerate(self.request.choices):
-                    yield Button(line(choice), id=f"choice-{number}", compact=True)
-
-    def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Answer."""
-        number = int((event.button.id or "choice-0").removeprefix("choice-"))
-        self.dismiss(self.request.choices[number])
-
-    def action_leave(self) -> None:
-        """Give no answer."""
-        self.dismiss(None)

@@ -31,7 +31,8 @@ from hermes_tui.core.events import (
 )
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.text import clean
-from hermes_tui.screens.dialogs import ApprovalScreen, AskScreen, RewardScreen
+from hermes_tui.screens.dialogs import AskScreen, RewardScreen
+from hermes_tui.widgets.asked import AskedBar
 from hermes_tui.widgets.bars import Hints, PaneTabs, TopBar
 from hermes_tui.widgets.chat import ChatPane
 from hermes_tui.widgets.panes import Acts
@@ -103,6 +104,7 @@ class MainScreen(Acts, Screen[None]):
             yield SessionsPane()
             with Vertical(id="center"):
                 yield ChatPane(self._fate)
+                yield AskedBar()
                 with Vertical(id="prompt-box"):
                     yield Prompt(cast("HermesTui", self.app).keys)
             with Vertical(id="right"):
@@ -129,8 +131,7 @@ class MainScreen(Acts, Screen[None]):
                 self.notify(clean(text), severity=severity, markup=False)
                 return
             case ApprovalRequested():
-                self._ask_approval(change)
-                return
+                self._rows_changed = True
             case TurnChanged(turn=turn):
                 self._changed_turns.add(turn.turn_id)
             case TurnsLoaded(session_id=session_id):
@@ -200,8 +201,14 @@ class MainScreen(Acts, Screen[None]):
         view = self.query_one(TokensPane).view
         if not state.shown and view.episode_id:
             view.clear()
+        self._paint_asked()
         if self._ticks and self._something_ticks():
             self._ticks.resume()
+
+    def _paint_asked(self) -> None:
+        key = cast("HermesTui", self.app).keys.label("approval_answer")
+        asked = list(self._state.asked.values())
+        self.query_one(AskedBar).show(asked, self.controller.clock(), key)
 
     def _paint_tokens(self, chat: ChatPane) -> None:
         arrived, self._arrived = self._arrived, []
@@ -223,11 +230,13 @@ class MainScreen(Acts, Screen[None]):
         counting = any(
             self._fate(turn).seconds_left > 0 for turn in state.turns.get(state.selected, ())[-1:]
         )
-        return counting or state.step_started_at is not None
+        return counting or state.step_started_at is not None or bool(state.asked)
 
     async def _tick(self) -> None:
         if not self.query(ChatPane):
             return
+        self.controller.drop_expired()
+        self._paint_asked()
         self.query_one(TopBar).sync(self._state)
         await self.query_one(ChatPane).view.sync()
         if self._ticks and not self._something_ticks():
@@ -330,14 +339,6 @@ class MainScreen(Acts, Screen[None]):
     def on_training_held(self) -> None:
         """Hold training, or let it go on."""
         self._work(self.controller.toggle_training())
-
-    def _ask_approval(self, request: ApprovalRequested) -> None:
-        def answer(choice: str | None) -> None:
-            if choice is not None:
-                self._work(self.controller.approve(request, choice))
-
-        ask = ApprovalScreen(request) if request.choices else AskScreen(request.question)
-        self.app.push_screen(ask, answer)
 
     def _work(self, doing: Awaitable[None]) -> None:
         self.run_worker(doing, group="doing")

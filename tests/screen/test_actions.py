@@ -96,7 +96,7 @@ def test_two_actions_can_swap_keys() -> None:
 
 
 def test_numbered_actions_take_a_key_for_each_value() -> None:
-    nine = "a,w,d,f,g,j,k,m,v"
+    nine = "q,w,d,f,z,j,k,m,v"
     keys = resolve({"score_tenths": nine})
     assert keys.problems == ()
     assert keys.textual["score_tenths.3"] == "d"

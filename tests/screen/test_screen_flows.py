@@ -28,9 +28,9 @@ from fakes.screen import (
 )
 from textual.widgets import Input
 
-from hermes_tui.core.backend import ApprovalAsked, ThoughtArrived, ToolCalled, ToolReturned
+from hermes_tui.core.backend import ThoughtArrived, ToolCalled, ToolReturned
 from hermes_tui.core.events import StackEvent
-from hermes_tui.screens.dialogs import ApprovalScreen, QuitScreen, RewardScreen
+from hermes_tui.screens.dialogs import QuitScreen, RewardScreen
 from hermes_tui.screens.help import HelpScreen
 from hermes_tui.screens.main import MainScreen
 from hermes_tui.screens.start import StartScreen
@@ -166,16 +166,6 @@ async def test_tools_and_thoughts_are_folded_and_unfold(tmp_path: Path) -> None:
         assert "line 200\n" not in body
         assert "34800 more lines" in body
 
-
-async def test_the_agent_asks_and_gets_its_answer(tmp_path: Path) -> None:
-    app, backend = make_app(tmp_path)
-    asked = ApprovalAsked(approval_id="a1", question="rm -rf x", choices=("once", "deny"))
-    backend.turn_events = [asked]
-    async with running(app) as pilot:
-        await say(pilot)
-        await until(pilot, lambda: isinstance(app.screen, ApprovalScreen))
-        await pilot.press("right", "enter")
-        await until(pilot, lambda: ("approve", "sess-1", "a1", "deny") in backend.calls)
 
 
 # Judging -------------------------------------------------------------------------------------

@@ -1,0 +1,103 @@
+"""What the agent asks before it goes on: may this run, or what is meant?"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Label, Static
+
+from hermes_tui.core.controller import Controller
+from hermes_tui.core.events import ApprovalRequested
+from hermes_tui.core.text import one_line
+from hermes_tui.widgets.asked import seconds_left
+from hermes_tui.widgets.text import foreign
+
+TICK_S = 0.2
+"""The seconds count down this often."""
+
+CHOICES = {
+    "once": ("o", "Allow once"),
+    "session": ("s", "Allow for this session"),
+    "deny": ("d", "Deny"),
+}
+"""Key and words of the answers to a command; other answers are numbered."""
+
+
+class ApprovalScreen(ModalScreen[str | None]):
+    """Asks one question; escape leaves it open, and silence until the deadline is a no.
+
+    Args:
+        controller: whose open questions the request is one of; once it is not, the dialog closes.
+        request: the question.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", show=False),
+        Binding("left,up", "app.focus_previous", show=False),
+        Binding("right,down", "app.focus_next", show=False),
+        *(Binding(key, f"choose('{key}')", show=False) for key, _ in CHOICES.values()),
+        *(Binding(str(number), f"choose('{number}')", show=False) for number in range(1, 10)),
+    ]
+
+    def __init__(self, controller: Controller, request: ApprovalRequested) -> None:
+        super().__init__()
+        self._controller = controller
+        self.request = request
+        self._keys = {
+            CHOICES.get(choice, (str(number), ""))[0]: choice
+            for number, choice in enumerate(request.choices, 1)
+        }
+
+    def compose(self) -> ComposeResult:
+        """Lay out the question and its answers."""
+        with Vertical(classes="dialog"):
+            yield Label(Content.styled("The agent asks", "bold"))
+            with VerticalScroll(id="approval-scroll", can_focus=False):
+                yield Static(foreign(self.request.question), id="approval-question")
+            if self.request.free:
+                yield Input(placeholder="your answer", compact=True)
+            with Horizontal(classes="buttons"):
+                for key, choice in self._keys.items():
+                    words = CHOICES.get(choice, ("", one_line(choice)))[1]
+                    label = Content.assemble((f"{key} ", "dim"), foreign(words))
+                    yield Button(label, id=f"choice-{key}", compact=True)
+            yield Static(id="approval-left")
+
+    def on_mount(self) -> None:
+        """Count down."""
+        self._tick()
+        self.set_interval(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._controller.drop_expired()
+        if self.request.approval_id not in self._controller.state.asked:
+            if self.is_current:
+                self.dismiss(None)
+            return
+        left = seconds_left(self.request, self._controller.clock())
+        silence = f"no answer within {left} is a no · " if left else ""
+        text = f"{silence}escape decides later"
+        self.query_one("#approval-left", Static).update(Content.styled(text, "dim"))
+
+    def action_choose(self, key: str) -> None:
+        """Answer by a choice's key."""
+        if key in self._keys:
+            self.dismiss(self._keys[key])
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Answer by mouse or enter."""
+        self.action_choose((event.button.id or "").removeprefix("choice-"))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Answer in words."""
+        if event.value.strip():
+            self.dismiss(event.value.strip())
+
+    def action_leave(self) -> None:
+        """Give no answer yet."""
+        self.dismiss(None)

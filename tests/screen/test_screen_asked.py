@@ -1,0 +1,152 @@
+"""What the agent asks before it acts: in sight, and never in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fakes.backend import FakeBackend
+from fakes.screen import NARROW, badges, main, make_app, notices, prompt, running, say, until
+from textual.widgets import Button, Input, Static
+
+from hermes_tui import remote
+from hermes_tui.app import HermesTui
+from hermes_tui.core.backend import ApprovalAsked
+from hermes_tui.screens.approval import ApprovalScreen
+from hermes_tui.widgets.asked import AskedBar
+from hermes_tui_services import client as agent
+
+COMMAND = ApprovalAsked(
+    approval_id="a1",
+    question="deletes files\n\nrm -rf [/INST] x",
+    choices=("once", "session", "deny"),
+    expires_at=1_060.0,
+)
+
+
+def asking(tmp_path: Path, asked: ApprovalAsked = COMMAND) -> tuple[HermesTui, FakeBackend]:
+    """Return an app whose agent asks before it speaks, and waits."""
+    app, backend = make_app(tmp_path)
+    backend.turn_events = [asked]
+    backend.hold = 0
+    return app, backend
+
+
+def bar(app: HermesTui) -> AskedBar:
+    """Return the line that says what is asked."""
+    return main(app).query_one(AskedBar)
+
+
+async def test_a_question_waits_in_a_line_and_takes_no_typed_key(tmp_path: Path) -> None:
+    app, backend = asking(tmp_path)
+    async with running(app) as pilot:
+        await say(pilot)
+        await until(pilot, lambda: bar(app).display)
+        text = str(bar(app).render())
+        assert "the agent asks: deletes files" in text
+        assert "ctrl+o answers · no answer within 60 s" in text
+        await pilot.press("o", "s", "d", "a", "1")
+        assert prompt(app).text == "osda1"
+        assert app.focused is prompt(app)
+        assert not [call for call in backend.calls if call[0] == "approve"]
+
+
+async def test_each_answer_has_a_key(tmp_path: Path) -> None:
+    for key, choice in (("o", "once"), ("s", "session"), ("d", "deny")):
+        app, backend = asking(tmp_path)
+        async with running(app, NARROW) as pilot:
+            await say(pilot)
+            await until(pilot, lambda app=app: bar(app).display)
+            await pilot.press("ctrl+o")
+            await until(pilot, lambda app=app: isinstance(app.screen, ApprovalScreen))
+            labels = [str(button.label) for button in app.screen.query(Button)]
+            assert labels == ["o Allow once", "s Allow for this session", "d Deny"]
+            await pilot.press(key)
+            await until(
+                pilot, lambda b=backend, c=choice: ("approve", "sess-1", "a1", c) in b.calls
+            )
+            await until(pilot, lambda app=app: not bar(app).display)
+
+
+async def test_escape_decides_later_and_the_line_can_be_clicked(tmp_path: Path) -> None:
+    app, backend = asking(tmp_path)
+    async with running(app) as pilot:
+        await say(pilot)
+        await until(pilot, lambda: bar(app).display)
+        await pilot.click(AskedBar)
+        await until(pilot, lambda: isinstance(app.screen, ApprovalScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, ApprovalScreen))
+        assert bar(app).display
+        await pilot.press("escape", "t", "a")  # from another pane
+        await until(pilot, lambda: isinstance(app.screen, ApprovalScreen))
+        await pilot.press("right", "right", "enter")
+        await until(pilot, lambda: ("approve", "sess-1", "a1", "deny") in backend.calls)
+
+
+async def test_the_seconds_run_out_into_a_no(tmp_path: Path) -> None:
+    app, backend = asking(tmp_path)
+    async with running(app) as pilot:
+        await say(pilot)
+        await until(pilot, lambda: bar(app).display)
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(app.screen, ApprovalScreen))
+        backend.clock.now += 15
+        left = app.screen.query_one("#approval-left", Static)
+        await until(pilot, lambda: "within 45 s is a no" in str(left.render()))
+        backend.clock.now += 50
+        await until(pilot, lambda: not isinstance(app.screen, ApprovalScreen))
+        await until(pilot, lambda: not bar(app).display)
+        assert "nobody answered the agent in time: that is a no" in notices(app)
+        assert not [call for call in backend.calls if call[0] == "approve"]
+
+
+async def test_a_turn_that_ends_takes_its_question_along(tmp_path: Path) -> None:
+    app, backend = asking(tmp_path)
+    async with running(app) as pilot:
+        await say(pilot)
+        await until(pilot, lambda: bar(app).display)
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(app.screen, ApprovalScreen))
+        backend.gate.set()
+        await until(pilot, lambda: not isinstance(app.screen, ApprovalScreen))
+        await until(pilot, lambda: "not judged yet" in badges(app)[0])
+        assert not bar(app).display
+
+
+async def test_a_clarifying_question_takes_words_or_a_suggestion(tmp_path: Path) -> None:
+    question = ApprovalAsked(
+        approval_id="a2", question="Which Ada?", choices=("Lovelace",), free=True
+    )
+    for press, answer in ((["m", "e", "enter"], "me"), (["tab", "enter"], "Lovelace")):
+        app, backend = asking(tmp_path, question)
+        async with running(app) as pilot:
+            await say(pilot)
+            await until(pilot, lambda app=app: bar(app).display)
+            await pilot.press("ctrl+o")
+            await until(pilot, lambda app=app: isinstance(app.focused, Input))
+            await pilot.press(*press)
+            await until(
+                pilot, lambda b=backend, a=answer: ("approve", "sess-1", "a2", a) in b.calls
+            )
+
+
+async def test_without_a_question_the_key_says_so(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: "the agent asks nothing now" in notices(app))
+
+
+def test_the_services_question_arrives_with_its_kind_and_its_end() -> None:
+    asked = remote._turn_event(
+        agent.ApprovalRequested(
+            approval_id="a",
+            kind="clarify",
+            description="Which?",
+            choices=("x",),
+            expires_at=5.0,
+        )
+    )
+    assert asked == ApprovalAsked(
+        approval_id="a", question="Which?", choices=("x",), free=True, expires_at=5.0
+    )
