@@ -46,6 +46,8 @@ class ProcessRow:
     """Such as ``worker-0``."""
     state: str
     """starting, ready, stopping, stopped, failed, flapping."""
+    role: str = ""
+    """Such as ``worker``."""
     pid: int | None = None
     """None while it does not run."""
     port: int | None = None
@@ -65,6 +67,7 @@ class ProcessRow:
         return cls(
             name=str(row["name"]),
             state=str(row.get("state") or "starting"),
+            role=str(row.get("role") or ""),
             pid=row.get("pid"),
             port=row.get("port"),
             restarts=int(row.get("restarts") or 0),
@@ -343,6 +346,12 @@ class TrainerRow:
     """Why it waits, pauses or failed, in its own words."""
     learner_lost: bool = False
     """Whether there is no learner to do a step."""
+    waiting: str = ""
+    """What the next step waits for, in the trainer's words."""
+    untrained: Mapping[str, int] = field(default_factory=dict)
+    """Completions that are not trained, counted by reason."""
+    kept_versions: tuple[int, ...] = ()
+    """Versions that can be made current again, ascending; 0 is the model it began with."""
 
     @property
     def busy(self) -> bool:
@@ -361,4 +370,7 @@ class TrainerRow:
             batch_size=int(row.get("batch_size") or 1),
             reason=str(row.get("reason") or row.get("publish_error") or ""),
             learner_lost=not learner.get("reachable", True),
+            waiting=str(row.get("waiting") or ""),
+            untrained={str(k): int(v) for k, v in (row.get("untrained") or {}).items()},
+            kept_versions=tuple(sorted(int(v) for v in row.get("kept_versions") or ())),
         )

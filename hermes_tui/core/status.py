@@ -122,3 +122,7 @@ class SystemSample(_Row):
     """Every GPU that the driver shows."""
     gpu_note: str | None = None
     """Why no GPU is shown; None when one is."""
+    supervisor_pid: int | None = None
+    """The process that took the sample."""
+    supervisor_uptime_s: float | None = None
+    """Seconds since that process was started."""

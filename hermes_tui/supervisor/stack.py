@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -27,6 +28,9 @@ from hermes_tui_services.errors import ApiError, StackError
 
 logger = logging.getLogger(__name__)
 
+SAMPLE_S = 1.0
+"""A sample of the machine serves every view for this long."""
+
 
 class Stack:
     """Owns every child of the supervisor. An async context manager: leaving it stops everything.
@@ -47,6 +51,8 @@ class Stack:
         self._urls: dict[str, str] = {}
         self._started_at = time.monotonic()
         self._sampler = SystemSampler()
+        self._sampling = threading.Lock()
+        self._sample: SystemSample | None = None
         self._tasks = asyncio.TaskGroup()
         self._scaling = asyncio.Lock()
         self._processes: dict[str, ManagedProcess] = {}
@@ -151,9 +157,22 @@ class Stack:
         )
 
     def system(self) -> SystemSample:
-        """Return a sample of the machine."""
-        pids = {name: process.pid for name, process in list(self._processes.items())}
-        return self._sampler.sample({"supervisor": os.getpid(), **pids})
+        """Return a sample of the machine, at most ``SAMPLE_S`` old.
+
+        Any number of views may ask: use is measured since the sample before, and two of them in
+        quick succession would leave the second nothing to measure.
+        """
+        with self._sampling:
+            if self._sample is None or time.time() - self._sample.at >= SAMPLE_S:
+                pids = {name: process.pid for name, process in list(self._processes.items())}
+                sample = self._sampler.sample({"supervisor": os.getpid(), **pids})
+                self._sample = sample.model_copy(
+                    update={
+                        "supervisor_pid": os.getpid(),
+                        "supervisor_uptime_s": time.monotonic() - self._started_at,
+                    }
+                )
+            return self._sample
 
     def _add(self, spec: ProcessSpec) -> ManagedProcess:
         process = ManagedProcess(

@@ -21,6 +21,7 @@ from hermes_tui.core.rows import (
     Token,
     TrainerRow,
 )
+from hermes_tui.core.status import GpuSample, SystemSample
 from hermes_tui_services.errors import ApiError, HermesTuiError
 
 REPLY = ["Hello", " Ada", ",", " it", "'s", " a", " pleasure", " to", " meet", " you", "!"]
@@ -83,6 +84,7 @@ class FakeBackend:
             ProcessRow(
                 name=name,
                 state="ready",
+                role=name.removesuffix("-0"),
                 pid=100 + i,
                 port=8000 + i,
                 uptime_s=60.0,
@@ -90,6 +92,9 @@ class FakeBackend:
             )
             for i, name in enumerate(NAMES)
         ]
+        self.sample = make_sample(self.process_rows)
+        self.log_lines: dict[str, list[str]] = {}
+        self._log_grew = asyncio.Event()
         self._learning: asyncio.Queue[StackEvent] = asyncio.Queue()
         self._control: asyncio.Queue[StackEvent] = asyncio.Queue()
         self._interrupted = False
@@ -217,6 +222,23 @@ class FakeBackend:
     async def processes(self) -> list[ProcessRow]:
         return list(self.process_rows)
 
+    async def system(self) -> SystemSample:
+        return self.sample
+
+    async def log(self, process: str, tail: int) -> AsyncIterator[str]:
+        shown = max(len(self.log_lines.setdefault(process, [])) - tail, 0)
+        while True:
+            for line in self.log_lines[process][shown:]:
+                shown += 1
+                yield line
+            await self._log_grew.wait()
+
+    def write_log(self, process: str, *lines: str) -> None:
+        """Have a process write lines to its log."""
+        self.log_lines.setdefault(process, []).extend(lines)
+        self._log_grew.set()
+        self._log_grew = asyncio.Event()
+
     async def restart(self, process: str) -> None:
         self._called("restart", process)
 
@@ -264,6 +286,10 @@ class FakeBackend:
     async def pause_training(self, paused: bool) -> None:
         self._called("pause_training", paused)
         self.trainer_row = replace(self.trainer_row, state="paused" if paused else "waiting")
+
+    async def roll_back(self, policy_version: int) -> None:
+        self._called("roll_back", policy_version)
+        self.trainer_row = replace(self.trainer_row, policy_version=8)
 
     async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
         self._called("turn", session_id, text)
@@ -365,4 +391,23 @@ def make_step(step: int, reward: float = 1.0) -> StepRow:
             "seconds": {"claim": 0.01, "update": 0.9, "save": 0.2, "total": 1.4},
             "score_to_weights_s": 3.4,
         }
+    )
+
+
+def make_sample(processes: Iterable[ProcessRow], gpus: tuple[GpuSample, ...] = ()) -> SystemSample:
+    """Return a sample of a machine with two cores, and without a GPU unless some are given."""
+    rows = list(processes)
+    return SystemSample(
+        at=1_000.0,
+        cpu_percent=37.0,
+        cpu_count=2,
+        load_average=(1.25, 0.9, 0.5),
+        memory_used_bytes=3_100_000_000,
+        memory_total_bytes=8_200_000_000,
+        process_rss_bytes={"supervisor": 72_000_000, **{row.name: row.rss_bytes for row in rows}},
+        process_cpu_percent={"supervisor": 1.0, **{row.name: 4.0 for row in rows}},
+        gpus=gpus,
+        gpu_note=None if gpus else "no GPU (Driver Not Loaded)",
+        supervisor_pid=99,
+        supervisor_uptime_s=3_725.0,
     )
