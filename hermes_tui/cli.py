@@ -28,6 +28,7 @@ class _LateGroup(WordsGroup):
         "chat": "chat:chat",
         "session": "sessions:session",
         "reward": "sessions:reward",
+        "export": "export:export",
         "train": "train:train",
         "agent": "agent:agent",
         "config": "config:config",

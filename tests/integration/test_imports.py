@@ -50,6 +50,7 @@ def all_modules_of(package: str) -> list[str]:
             ),
             id="what the app sees of the others",
         ),
+        pytest.param(tuple(all_modules_of("hermes_tui_training.exports")), id="exports"),
     ],
 )
 def test_heavy_packages_stay_out(names: tuple[str, ...]) -> None:

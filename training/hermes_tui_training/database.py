@@ -116,6 +116,22 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE completions ADD COLUMN base_tokens INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE completions ADD COLUMN base_messages INTEGER NOT NULL DEFAULT 0;
     """,
+    """
+    CREATE TABLE canaries (
+        policy_version INTEGER NOT NULL,
+        prompt TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        reason TEXT,
+        text TEXT NOT NULL,
+        token_ids BLOB NOT NULL,
+        logprobs BLOB NOT NULL,
+        finish_reason TEXT,
+        seconds REAL NOT NULL,
+        at REAL NOT NULL,
+        PRIMARY KEY (policy_version, prompt)
+    ) STRICT;
+    """,
 )
 """Entry n takes a file from ``PRAGMA user_version`` n to n + 1; entries never change."""
 
@@ -131,14 +147,21 @@ class Database:
     before it, so it survives the machine's death too.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Open the file, make or migrate its tables.
 
-        Raises: ConfigError: the file cannot be opened, or a newer version of the program made it.
+        Args:
+            path: the file.
+            read_only: whether to change nothing in it; another process may be writing to it.
+
+        Raises: ConfigError: the file cannot be opened, or another version of the program made it.
         """
         self.path = path
         self._lock = threading.RLock()
         try:
+            if read_only:
+                self._connection = self._opened_read_only()
+                return
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._connection = sqlite3.connect(
@@ -152,14 +175,39 @@ class Database:
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"cannot open the database {path}: {error}") from error
 
-    def _migrate(self) -> None:
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+    def _opened_read_only(self) -> sqlite3.Connection:
+        """Return a connection that cannot write."""
+        connection = sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?mode=ro",
+            uri=True,
+            timeout=BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.row_factory = sqlite3.Row
+        version = self._version(connection)
+        if version < len(MIGRATIONS):
+            connection.close()
+            raise ConfigError(
+                f"the database {self.path} was made by an older version of this program "
+                f"(its format is {version}, this program reads {len(MIGRATIONS)}); "
+                "start the stack on its directory once, which brings it up to date"
+            )
+        return connection
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        """Return the file's format. Raises: ConfigError: it is newer than this program."""
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > len(MIGRATIONS):
             raise ConfigError(
                 f"the database {self.path} was made by a newer version of this program "
                 f"(its format is {version}, this program knows {len(MIGRATIONS)}); "
                 "update, or set run.dir to another directory"
             )
+        return int(version)
+
+    def _migrate(self) -> None:
+        version = self._version(self._connection)
         for number in range(version, len(MIGRATIONS)):
             # executescript commits on its own, so the transaction is part of the script.
             self._connection.executescript(

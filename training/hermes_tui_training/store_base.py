@@ -94,16 +94,19 @@ class Writer:
 class StoreBase:
     """The database file with its events; see ``store.Store``."""
 
-    def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path, *, now: Callable[[], float] = time.time, read_only: bool = False
+    ) -> None:
         """Open or make the file.
 
         Args:
             path: ``trajectories.db`` of the run directory.
             now: seconds since the epoch.
+            read_only: whether to change nothing; its owner may be at work.
 
         Raises: ConfigError: the file cannot be opened.
         """
-        self._database = Database(path)
+        self._database = Database(path, read_only=read_only)
         self._now = now
         self._feed = Feed()
 

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from hermes_tui_services.errors import ApiError
 from hermes_tui_services.http import read_body
-from hermes_tui_training.advantages import completion_returns
+from hermes_tui_training.exports.rows import ExportOptions, row_json, rows_of
 from hermes_tui_training.gateway.services import (
     Caller,
     Services,
@@ -21,7 +21,6 @@ from hermes_tui_training.gateway.services import (
     services_of,
 )
 from hermes_tui_training.protocol import Export
-from hermes_tui_training.samples import segments
 from hermes_tui_training.store import UnknownIdError
 from hermes_tui_training.types import Completion, Episode
 
@@ -104,6 +103,8 @@ async def export_trajectories(request: Request) -> Response:
     await require_admin(request)
     services = services_of(request)
     body = await read_body(request, Export)
+    if body.session_ids is None and body.episode_ids is None:
+        raise ApiError(400, "'session_ids' or 'episode_ids' is needed.", param="session_ids")
     episodes = [await _episode(services, episode_id) for episode_id in body.episode_ids or ()]
     for session_id in body.session_ids or ():
         if await asyncio.to_thread(services.store.session, session_id) is None:
@@ -111,50 +112,15 @@ async def export_trajectories(request: Request) -> Response:
         episodes += await asyncio.to_thread(
             services.store.episodes, session_id=session_id, limit=-1
         )
-    if body.session_ids is None and body.episode_ids is None:
-        raise ApiError(400, "'session_ids' or 'episode_ids' is needed.", param="session_ids")
-    rows = [row for episode in episodes for row in _exported(episode, body)]
+    rows = await asyncio.to_thread(_exported, episodes, body)
     return JSONResponse({"trajectories": rows, "data": rows})
 
 
-def _exported(episode: Episode, body: Export) -> list[dict[str, Any]]:
-    """Return the rows of one episode: flat sequences whose loss_mask marks sampled tokens."""
-    finished = [c for c in episode.completions if c.token_ids]
-    returns = completion_returns(episode, body.discount) if episode.reward is not None else {}
-    if body.style == "concat":
-        runs: Sequence[Sequence[Completion]] = [s.completions for s in segments(finished)]
-    else:
-        runs = [[completion] for completion in finished]
-    return [_exported_row(episode, run, returns) for run in runs]
-
-
-def _exported_row(
-    episode: Episode, run: Sequence[Completion], returns: dict[str, float]
-) -> dict[str, Any]:
-    last = run[-1]
-    token_ids = [*last.prompt_token_ids, *last.token_ids]
-    loss_mask, versions = [0] * len(token_ids), [-1] * len(token_ids)
-    logprobs = [0.0] * len(token_ids)
-    for completion in run:
-        start = len(completion.prompt_token_ids)
-        where = slice(start, start + len(completion.token_ids))
-        loss_mask[where] = [1] * len(completion.token_ids)
-        logprobs[where] = completion.logprobs
-        versions[where] = completion.policy_versions
-    return {
-        "episode_id": episode.episode_id,
-        "session_id": episode.session_id,
-        "task_id": episode.task_id,
-        "group_id": episode.group_id,
-        "interaction_ids": [completion.completion_id for completion in run],
-        "input_ids": token_ids,
-        "loss_mask": loss_mask,
-        "logprobs": logprobs,
-        "versions": versions,
-        "reward": returns.get(last.completion_id),
-        "messages": [*last.request_messages, *([last.message] if last.message else [])],
-        "trainable": all(completion.trainable for completion in run),
-    }
+def _exported(episodes: Sequence[Episode], body: Export) -> list[dict[str, Any]]:
+    """Return the rows of episodes, each episode once."""
+    once = {episode.episode_id: episode for episode in episodes}
+    options = ExportOptions(style=body.style, discount=body.discount)
+    return [row_json(row) for episode in once.values() for row in rows_of(episode, options)]
 
 
 def episode_json(

@@ -1,0 +1,15 @@
+"""JSON lines: every row with everything that was recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hermes_tui_training.exports.rows import ExportOptions, row_json, rows_of
+from hermes_tui_training.types import Episode
+
+
+def convert(episodes: Iterable[Episode], options: ExportOptions) -> Iterator[dict[str, Any]]:
+    """Yield every row, with a reward or without."""
+    for episode in episodes:
+        yield from (row_json(row) for row in rows_of(episode, options))

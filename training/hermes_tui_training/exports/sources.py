@@ -1,0 +1,108 @@
+"""Where episodes to export come from: a running gateway, or a database file that is only read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hermes_tui_training.client import InferenceClient
+from hermes_tui_training.store_episodes import EpisodeStore
+from hermes_tui_training.types import Completion, Episode
+
+_PAGE = 100
+"""Episodes asked for at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which episodes; None is no condition."""
+
+    session_id: str | None = None
+    """Of this session."""
+    group_id: str | None = None
+    """Of this group."""
+    state: str | None = None
+    """In this state."""
+    episode_ids: tuple[str, ...] = ()
+    """These, whatever the other conditions; empty names none."""
+
+
+async def from_gateway(client: InferenceClient, selection: Selection) -> AsyncIterator[Episode]:
+    """Yield a gateway's episodes, oldest first.
+
+    Raises: RefusedError: an episode is unknown, or the key is not the admin's. UnreachableError.
+    """
+    for episode_id in selection.episode_ids:
+        yield episode_from_json(await client.episode(episode_id))
+    after: str | None = None
+    while not selection.episode_ids:
+        page = await client.episodes(
+            session_id=selection.session_id,
+            group_id=selection.group_id,
+            state=selection.state,
+            after=after,
+            limit=_PAGE,
+        )
+        for summary in page:
+            yield episode_from_json(await client.episode(summary["episode_id"]))
+        if len(page) < _PAGE:
+            return
+        after = page[-1]["episode_id"]
+
+
+def from_database(path: Path, selection: Selection) -> Iterator[Episode]:
+    """Yield the episodes of a ``trajectories.db``, oldest first; nothing in the file is changed.
+
+    Raises: ConfigError: it cannot be read. UnknownIdError: an episode is unknown.
+    """
+    store = EpisodeStore(path, read_only=True)
+    try:
+        for episode_id in selection.episode_ids:
+            yield store.episode(episode_id)
+        after: str | None = None
+        while not selection.episode_ids:
+            page = store.episodes(
+                session_id=selection.session_id,
+                group_id=selection.group_id,
+                state=selection.state,
+                after=after,
+                limit=_PAGE,
+            )
+            yield from page
+            if len(page) < _PAGE:
+                return
+            after = page[-1].episode_id
+    finally:
+        store.close()
+
+
+def episode_from_json(row: Mapping[str, Any]) -> Episode:
+    """Return an episode from ``GET /rl/episodes/{episode_id}``."""
+    known = {field.name for field in fields(Episode)} - {"completions", "reward_log"}
+    return Episode(
+        **{name: value for name, value in row.items() if name in known},
+        reward_log=tuple(row["reward_log"]),
+        completions=tuple(_completion(completion) for completion in row["completions"]),
+    )
+
+
+_TUPLES = (
+    "prompt_token_ids",
+    "token_ids",
+    "logprobs",
+    "policy_versions",
+    "proximal_logprobs",
+    "after_logprobs",
+)
+
+
+def _completion(row: Mapping[str, Any]) -> Completion:
+    known = {field.name for field in fields(Completion)}
+    values: dict[str, Any] = {name: value for name, value in row.items() if name in known}
+    values |= {name: tuple(row[name]) for name in _TUPLES}
+    values["top_logprobs"] = tuple(
+        tuple((top["token_id"], top["logprob"]) for top in tops) for tops in row["top_logprobs"]
+    )
+    return Completion(**values)
