@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hermes_tui_services.errors import TrainingError
 from hermes_tui_training.engine.base import EngineOutput, EngineStats, SamplingParams
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -59,6 +60,8 @@ class Script:
     """Once so many tokens were given, wait until the engine's ``release`` is set."""
     stop_text: str | None = None
     """Reported with the last token."""
+    fails: str | None = None
+    """Refuse the request with this sentence."""
 
 
 def says(text: str, **kwargs: Any) -> Script:
@@ -93,6 +96,8 @@ class FakeEngine:
         script = self.scripts.pop(0) if self.scripts else self.default
         token_ids = list(script.token_ids)[: sampling.max_tokens]
         cut = len(token_ids) < len(script.token_ids)
+        if script.fails:
+            raise TrainingError(script.fails)
         self.num_running += 1
         finished = False
         try:

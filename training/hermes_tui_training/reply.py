@@ -2,7 +2,7 @@
 
 The grammar: ``<think>…</think>`` first, if at all; then content; ``<tool_call>{json}</tool_call>``
 anywhere in it. It is applied to what the model sampled, never to a prompt. A tag that is not
-complete, and JSON that names no function, stay content.
+complete, and JSON that names no function, stay content; ``malformed`` says why they are no calls.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Reply:
     """Whether the model has not finished thinking."""
     tool_calls: tuple[ToolCall, ...] = field(default=())
     """Calls, in order."""
+    malformed: tuple[str, ...] = ()
+    """Of each call that was meant but cannot be made, and is content: why."""
 
 
 def held_length(text: str, markers: Sequence[str]) -> int:
@@ -68,8 +70,10 @@ def parse_reply(
         return Reply(content="", reasoning=reasoning, reasoning_open=True)
     if not tools:
         return Reply(content=rest, reasoning=reasoning)
-    content, calls = _split_calls(rest, complete)
-    return Reply(content=content, reasoning=reasoning, tool_calls=tuple(calls))
+    content, calls, malformed = _split_calls(rest, complete)
+    return Reply(
+        content=content, reasoning=reasoning, tool_calls=tuple(calls), malformed=tuple(malformed)
+    )
 
 
 def _split_reasoning(
@@ -90,21 +94,27 @@ def _split_reasoning(
     return text[start:end], text[end + len(THINK_CLOSE) :].lstrip("\n"), False
 
 
-def _split_calls(text: str, complete: bool) -> tuple[str, list[ToolCall]]:
-    """Return content without the calls, and the calls; blank lines around calls are no content."""
+def _split_calls(text: str, complete: bool) -> tuple[str, list[ToolCall], list[str]]:
+    """Return content without the calls, the calls, and why others are none.
+
+    Blank lines around calls are no content.
+    """
     pieces: list[str] = []
     calls: list[ToolCall] = []
+    malformed: list[str] = []
     for piece, call in _pieces(text, complete):
         pieces.append(piece)
-        if call is not None:
+        if isinstance(call, ToolCall):
             calls.append(call)
+        elif call is not None:
+            malformed.append(call)
     if calls or not complete:
         pieces = [piece for piece in pieces if piece.strip()]
-    return "".join(pieces), calls
+    return "".join(pieces), calls, malformed
 
 
-def _pieces(text: str, complete: bool) -> Iterator[tuple[str, ToolCall | None]]:
-    """Yield text and the call after it, or None."""
+def _pieces(text: str, complete: bool) -> Iterator[tuple[str, ToolCall | str | None]]:
+    """Yield text and the call after it; why the end of the text is no call; or None."""
     position = 0
     while True:
         start = text.find(CALL_OPEN, position)
@@ -120,31 +130,30 @@ def _pieces(text: str, complete: bool) -> Iterator[tuple[str, ToolCall | None]]:
         stop = len(text) if end == -1 else end
         call = _call(text[start + len(CALL_OPEN) : stop])
         after = stop + (len(CALL_CLOSE) if end != -1 else 0)
-        if call is None:
-            yield text[position:after], None
-        else:
-            yield text[position:start], call
+        yield text[position : start if isinstance(call, ToolCall) else after], call
         position = after
 
 
-def _call(raw: str) -> ToolCall | None:
-    """Return the call that a JSON object describes, or None when it describes none."""
+def _call(raw: str) -> ToolCall | str:
+    """Return the call that a JSON object describes, or why it describes none."""
     try:
         parsed = json.loads(raw, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(parsed, dict) or not isinstance(parsed.get("name"), str):
-        return None
-    arguments = parsed.get("arguments", {})
+    except (ValueError, RecursionError) as error:
+        return f"a tool call is not JSON: {error}"
+    if not isinstance(parsed, dict):
+        return "a tool call is not a JSON object"
+    name, arguments = parsed.get("name"), parsed.get("arguments", {})
+    if not isinstance(name, str) or not name:
+        return "a tool call names no function"
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError):
-            return None
-    if not parsed["name"] or not isinstance(arguments, dict):
-        return None
+        except (ValueError, RecursionError) as error:
+            return f"the arguments of {name} are not JSON: {error}"
+    if not isinstance(arguments, dict):
+        return f"the arguments of {name} are not a JSON object"
     text = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(name=parsed["name"], arguments=text, raw=raw.strip())
+    return ToolCall(name=name, arguments=text, raw=raw.strip())
 
 
 def _refuse_constant(name: str) -> None:

@@ -19,6 +19,11 @@ _BROKEN = "\ufffd"
 """What decoding makes of bytes that are no whole character (yet)."""
 
 
+_PARSES = 64
+"""A family's parser runs again once a reply has grown by this part of its length, so that parsing
+all of a reply of n tokens costs about this many times n; up to 64 tokens it runs for each."""
+
+
 class Detokenizer:
     """Decodes token by token; text that may still change is held back."""
 
@@ -112,6 +117,8 @@ class ReplyStream:
         self._sent_content = ""
         self._sent_reasoning = ""
         self._call_ids: list[str] = []
+        self._parsed = Reply(content="")
+        self._parse_at = 0
 
     def push(self, token_ids: Sequence[int]) -> tuple[dict[str, Any], list[str]]:
         """Take sampled tokens; return OpenAI's delta (may be empty) and each token's text."""
@@ -140,6 +147,8 @@ class ReplyStream:
                 _openai_call(call_id, call)
                 for call_id, call in zip(self._call_ids, reply.tool_calls, strict=False)
             ]
+        if reply.malformed:
+            message["malformed_tool_calls"] = list(reply.malformed)
         return Final(delta=delta, message=message)
 
     def _reply(self, *, complete: bool, stop_text: str | None) -> Reply:
@@ -152,23 +161,35 @@ class ReplyStream:
                 complete=complete,
                 reasoning_open=self._reasoning_open,
             )
+        if not complete and len(self._token_ids) < self._parse_at:
+            return self._parsed
+        # Parsers of families begin anew each time: at growing distances they stay linear.
+        self._parse_at = len(self._token_ids) + 1 + len(self._token_ids) // _PARSES
         parsed = self._renderer.parse_response(
             self._token_ids,
             tools=list(self._tools) or None,
             prompt_ids=self._prompt_token_ids,
         )
-        return self._from_parsed(parsed, complete, stop_text)
+        self._parsed = self._from_parsed(parsed, complete, stop_text)
+        return self._parsed
 
     def _from_parsed(self, parsed: ParsedResponse, complete: bool, stop_text: str | None) -> Reply:
-        content = self._visible(parsed.content, complete, stop_text)
-        if not complete:
-            content = content.rstrip(_BROKEN)
-        calls = [
-            ToolCall(name=call.name or "", arguments=_arguments(call.arguments), raw=call.raw)
-            for call in parsed.tool_calls
-            if call.status == ToolCallParseStatus.OK and self._tools
-        ]
-        return Reply(content=content, reasoning=parsed.reasoning_content, tool_calls=tuple(calls))
+        content = parsed.content
+        calls, malformed = [], []
+        for call in parsed.tool_calls:
+            if call.status == ToolCallParseStatus.OK and self._tools:
+                arguments = _arguments(call.arguments)
+                calls.append(ToolCall(name=call.name or "", arguments=arguments, raw=call.raw))
+            elif complete:  # what is no call is text; where it stood is not known any more
+                content += call.raw
+                malformed.append(f"a tool call cannot be made: {call.status}")
+        content = self._visible(content, complete, stop_text)
+        return Reply(
+            content=content if complete else content.rstrip(_BROKEN),
+            reasoning=parsed.reasoning_content,
+            tool_calls=tuple(calls),
+            malformed=tuple(malformed if self._tools else ()),
+        )
 
     def _visible(self, text: str, complete: bool, stop_text: str | None) -> str:
         """Return the text before a stop string, or before what may become one."""
