@@ -1,4 +1,4 @@
-"""The gateway's routes about lessons: going back to an earlier version."""
+"""The gateway's routes about lessons: going back to an earlier version, the canary's answers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fakes.inference import ADMIN_KEY, running_gateway
 from hermes_tui_services.errors import ServiceError, TrainingError
 from hermes_tui_training.client import InferenceClient, RefusedError
 from hermes_tui_training.orchestrator import UnknownVersionError
+from hermes_tui_training.types import CanaryAnswer
 
 
 async def test_a_rollback_answers_with_the_new_versions_row(tmp_path: Path) -> None:
@@ -47,3 +48,36 @@ async def test_only_the_admin_rolls_back_and_only_to_a_version(tmp_path: Path) -
             answer = await gateway.call("POST", "/rl/rollback", {"policy_version": value})
             assert answer.status_code == 400, value
             assert answer.json()["error"]["param"] == "policy_version"
+
+
+def _answer(version: int, position: int, text: str) -> CanaryAnswer:
+    return CanaryAnswer(
+        policy_version=version,
+        position=position,
+        prompt=f"question {position}",
+        status="answered",
+        text=text,
+        token_ids=(7, 8),
+        logprobs=(-0.5, -0.25),
+        finish_reason="stop",
+        at=1.0,
+    )
+
+
+async def test_canary_answers_are_read_by_version_or_the_newest_two(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, port=0) as gateway:
+        for version in (3, 1, 2):
+            for position in (1, 0):
+                gateway.store.put_canary(_answer(version, position, f"{version}/{position}"))
+        async with InferenceClient(gateway.url, ADMIN_KEY) as client:
+            newest = await client.canaries()
+            assert [row["text"] for row in newest] == ["2/0", "2/1", "3/0", "3/1"]
+            assert newest[0]["token_ids"] == [7, 8]
+            assert newest[0]["logprobs"] == [-0.5, -0.25]
+            assert [row["text"] for row in await client.canaries(1)] == ["1/0", "1/1"]
+            assert await client.canaries(9) == []
+            for text in ("x", "-1", "1.5", ""):
+                answer = await gateway.call("GET", f"/rl/canaries?policy_version={text}")
+                assert answer.status_code == 400, text
+        _, key = await gateway.session()
+        assert (await gateway.call("GET", "/rl/canaries", key=key)).status_code == 403

@@ -172,6 +172,10 @@ class InferenceClient:
         """Keep the current version for good."""
         return await self._call("POST", "/rl/checkpoint")
 
+    async def canaries(self, policy_version: int | None = None) -> list[dict[str, Any]]:
+        """Return a version's answers to the canary's questions; else the two newest versions'."""
+        return await self._rows("/rl/canaries", policy_version=policy_version)
+
     async def rollback(self, policy_version: int) -> dict[str, Any]:
         """Make an earlier version current; return the row of the new one that it became."""
         body = {"policy_version": policy_version}

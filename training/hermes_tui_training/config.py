@@ -122,6 +122,19 @@ class CheckpointConfig(Section):
     """How many policy versions to keep."""
 
 
+class CanaryConfig(Section):
+    """``[training.canary]``: the same questions to every version, to see whether it gets better."""
+
+    prompts: tuple[Annotated[str, Field(min_length=1)], ...] = (
+        "Say hello to a friend in one sentence.",
+        "What is the capital of France?",
+        "Explain in two sentences why the sky is blue.",
+    )
+    """Asked greedily after each version, when nobody else asks anything; none turns it off."""
+    max_tokens: int = Field(32, ge=1)
+    """Longest answer, in tokens."""
+
+
 class TrainingConfig(Section):
     """``[training]``: the trainer."""
 
@@ -144,6 +157,7 @@ class TrainingConfig(Section):
     lora: LoraConfig = LoraConfig()
     loss: LossConfig = LossConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    canary: CanaryConfig = CanaryConfig()
 
 
 class TrainerRole(RoleConfig):

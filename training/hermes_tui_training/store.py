@@ -52,8 +52,8 @@ def hash_key(key: str) -> str:
 class Store(StepStore):
     """The trainer's database.
 
-    Reading episodes is in ``store_episodes``, what the orchestrator does in ``store_steps``, events
-    and meta values in ``store_base``.
+    Reading episodes is in ``store_episodes``, what the orchestrator does in ``store_steps``, the
+    canary's answers in ``store_canaries``, events and meta values in ``store_base``.
     """
 
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:

@@ -10,11 +10,12 @@ from typing import Any, get_args
 from hermes_tui_training.database import floats_to_blob, to_json
 from hermes_tui_training.protocol import EventKind
 from hermes_tui_training.store_base import ConflictError, Writer
+from hermes_tui_training.store_canaries import CanaryStore
 from hermes_tui_training.store_episodes import EpisodeStore
 from hermes_tui_training.types import Episode, TrainedCompletion, UntrainableReason
 
 
-class StepStore(EpisodeStore):
+class StepStore(EpisodeStore, CanaryStore):
     """The part of the store that the orchestrator uses; see ``store.Store``."""
 
     def policy_version(self) -> int:

@@ -218,6 +218,39 @@ class Episode:
         return max((v for c in self.completions for v in c.policy_versions), default=None)
 
 
+CanaryStatus = Literal["answered", "skipped", "failed"]
+"""answered: by its version from the first token to the last · skipped: a newer version came ·
+failed: the engine could not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryAnswer:
+    """What one version said to one fixed question; belongs to no session and is never trained."""
+
+    policy_version: int
+    """The version."""
+    position: int
+    """Of the question in the configuration, from 0."""
+    prompt: str
+    """The question."""
+    status: CanaryStatus
+    """Whether there is an answer."""
+    reason: str | None = None
+    """Why there is none."""
+    text: str = ""
+    """The answer, without its stop token."""
+    token_ids: tuple[int, ...] = ()
+    """What was sampled, greedily, the stop token included."""
+    logprobs: tuple[float, ...] = ()
+    """Natural log, at temperature 1; as long as token_ids."""
+    finish_reason: str | None = None
+    """``stop`` or ``length``; None without an answer."""
+    seconds: float = 0.0
+    """How long it took."""
+    at: float
+    """When it was given, seconds since the epoch."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedCompletion:
     """What a step did to one completion."""

@@ -54,6 +54,7 @@ async def _started(config: TrainerRole) -> AsyncIterator[Starlette]:
         # Late and in a thread: torch and transformers take seconds, and the process must answer
         # its lifeline meanwhile.
         await asyncio.to_thread(_import_heavy)
+        from hermes_tui_training.canary import Canary
         from hermes_tui_training.chat import Chat
         from hermes_tui_training.engine import create_engine
         from hermes_tui_training.orchestrator import Orchestrator
@@ -68,6 +69,9 @@ async def _started(config: TrainerRole) -> AsyncIterator[Starlette]:
         stack.push_async_callback(orchestrator.stop)
         report_stage(config.serve, "starting the trainer")
         await orchestrator.start()
+        canary = Canary(store=store, engine=engine, chat=chat, config=config.training.canary)
+        canary.start()
+        stack.push_async_callback(canary.stop)
         app = create_app(config, store=store, engine=engine, chat=chat, orchestrator=orchestrator)
         stack.push_async_callback(app.state.services.drain)
         yield app

@@ -73,6 +73,7 @@ def _routes() -> list[Route]:
         Route("/rl/resume", trainer.resume, methods=post),
         Route("/rl/checkpoint", trainer.keep_checkpoint, methods=post),
         Route("/rl/rollback", lessons.rollback, methods=post),
+        Route("/rl/canaries", lessons.list_canaries, methods=get),
         Route("/rl/events", trainer.stream_events, methods=get),
     ]
 

@@ -1,6 +1,10 @@
-"""What became of lessons, and how to undo them: ``/rl/rollback``."""
+"""What became of lessons, and how to undo them: ``/rl/rollback``, ``/rl/canaries``."""
 
 from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import asdict
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -10,6 +14,8 @@ from hermes_tui_services.http import read_body
 from hermes_tui_training.gateway.services import require_admin, services_of
 from hermes_tui_training.orchestrator import UnknownVersionError
 from hermes_tui_training.protocol import Rollback
+
+_VERSION = re.compile(r"[0-9]{1,15}")
 
 
 async def rollback(request: Request) -> Response:
@@ -25,6 +31,17 @@ async def rollback(request: Request) -> Response:
     except ServiceError as error:
         raise ApiError(503, _sentence(error)) from error
     return JSONResponse(row)
+
+
+async def list_canaries(request: Request) -> Response:
+    """``GET /rl/canaries``: what a version said, or the two newest that answered."""
+    await require_admin(request)
+    asked = request.query_params.get("policy_version")
+    if asked is not None and not _VERSION.fullmatch(asked):
+        raise ApiError(400, "'policy_version' must be a version's number.", param="policy_version")
+    version = None if asked is None else int(asked)
+    answers = await asyncio.to_thread(services_of(request).store.canaries, version)
+    return JSONResponse({"data": [asdict(answer) for answer in answers]})
 
 
 def _sentence(error: Exception) -> str:
