@@ -145,7 +145,7 @@ async def measure_turns(engine: Engine, model: Any, seed: int) -> dict[str, floa
 def learner_beside(model_dir: Path) -> Iterator[Callable[[bool], None]]:
     """Start a process that trains the model; yields what lets it work (True) or holds it."""
     process = subprocess.Popen(
-        [sys.executable, "-P", __file__, "--train", str(model_dir)],
+        [sys.executable, __file__, "--train", str(model_dir)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
