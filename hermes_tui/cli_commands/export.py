@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from hermes_tui.cli_commands.connect import inference_gateway, run_async
+from hermes_tui.cli_commands.connect import inference_gateway
 from hermes_tui.cli_commands.words import Invocation, WordsCommand
 from hermes_tui_services.errors import ConfigError
 
@@ -79,7 +78,7 @@ def export(
     """
     from hermes_tui_training.exports.formats import FORMATS
     from hermes_tui_training.exports.rows import ExportOptions
-    from hermes_tui_training.exports.sources import Selection
+    from hermes_tui_training.exports.sources import Selection, from_database
 
     form = FORMATS[name]
     if output is None and not form.is_text:
@@ -88,34 +87,57 @@ def export(
         session_id=session_id, group_id=group_id, state=state, episode_ids=episode_ids
     )
     if database is None:
-        episodes = run_async(_asked(invocation, gateway_url, admin_key, selection))
-    elif gateway_url or admin_key:
-        raise click.UsageError("--database goes without a gateway and its key.")
+        episodes = _Counted(_asked(invocation, gateway_url, admin_key, selection))
+    elif gateway_url:
+        raise click.UsageError("--database goes without a gateway.")
     else:
-        episodes = _read(database, selection)
-    if not episodes:
-        raise ConfigError("nothing was recorded that matches; `session list` shows the sessions")
+        episodes = _Counted(from_database(database, selection))
     options = ExportOptions(style=style, discount=discount)  # type: ignore[arg-type]
     with _opened(output) as file:
         written = form.write(form.convert(episodes, options), file)
-    click.echo(f"exported {written} {form.row} of {len(episodes)} episodes", err=True)
+        if not episodes.num:
+            raise ConfigError("nothing was recorded that matches; see `hermes-tui session list`")
+    click.echo(f"exported {written} {form.row} of {episodes.num} episodes", err=True)
 
 
-async def _asked(
+class _Counted:
+    """Episodes that are counted as they pass."""
+
+    def __init__(self, episodes: Iterator[Episode]) -> None:
+        self.num = 0
+        self._episodes = episodes
+
+    def __iter__(self) -> Iterator[Episode]:
+        for episode in self._episodes:
+            self.num += 1
+            yield episode
+
+
+def _asked(
     invocation: Invocation, url: str | None, key: str | None, selection: Selection
-) -> list[Episode]:
+) -> Iterator[Episode]:
+    """Yield a gateway's episodes, one at a time: all of them may be more than fits in memory."""
+    import asyncio
+
     from hermes_tui_training.client import InferenceClient
     from hermes_tui_training.exports.sources import from_gateway
 
-    gateway = await inference_gateway(invocation, url, key)
-    async with InferenceClient(gateway.url, gateway.key) as client:
-        return [episode async for episode in from_gateway(client, selection)]
+    async def episodes() -> AsyncGenerator[Episode, None]:
+        gateway = await inference_gateway(invocation, url, key)
+        async with InferenceClient(gateway.url, gateway.key) as client:
+            async for episode in from_gateway(client, selection):
+                yield episode
 
+    async def following(found: AsyncGenerator[Episode, None]) -> Episode | None:
+        return await anext(found, None)
 
-def _read(database: Path, selection: Selection) -> list[Episode]:
-    from hermes_tui_training.exports.sources import from_database
-
-    return list(from_database(database, selection))
+    with asyncio.Runner() as runner:
+        found = episodes()
+        try:
+            while (episode := runner.run(following(found))) is not None:
+                yield episode
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
 
 
 @contextmanager
@@ -125,6 +147,8 @@ def _opened(output: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.flush()
         return
+    import tempfile
+
     try:
         descriptor, name = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
     except OSError as error:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from hermes_tui_services.errors import ConfigError
 from hermes_tui_training.client import InferenceClient
-from hermes_tui_training.store_episodes import EpisodeStore
 from hermes_tui_training.types import Completion, Episode
 
 _PAGE = 100
@@ -57,6 +57,12 @@ def from_database(path: Path, selection: Selection) -> Iterator[Episode]:
 
     Raises: ConfigError: it cannot be read. UnknownIdError: an episode is unknown.
     """
+    try:
+        from hermes_tui_training.store_episodes import EpisodeStore
+    except ImportError as error:  # numpy, which asking a gateway needs no part of
+        raise ConfigError(
+            f"reading a database needs {error.name}: pip install 'hermes-tui[train]'"
+        ) from error
     store = EpisodeStore(path, read_only=True)
     try:
         for episode_id in selection.episode_ids:
