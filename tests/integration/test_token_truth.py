@@ -16,6 +16,7 @@ from fakes.inference import Gateway, running_gateway, until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hermes_tui_training.gateway.app import _routes
 from hermes_tui_training.samples import segments, training_samples
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
@@ -365,3 +366,15 @@ async def test_what_the_harness_wrote_is_no_turn(tmp_path: Path, text: str) -> N
         aux, turn = (await gateway.episode(session_id))["completions"]
     assert (aux["kind"], aux["untrainable_reason"]) == ("aux", "aux_call")
     assert (turn["kind"], turn["trainable"]) == ("turn", True)
+
+
+async def test_every_route_but_health_needs_a_key(tmp_path: Path) -> None:
+    routes = [route for route in _routes() if route.path != "/health"]
+    assert len(routes) > 20
+    async with running_gateway(tmp_path) as gateway:
+        assert (await gateway.call("GET", "/health", key=None)).status_code == 200
+        for route, method in ((r, m) for r in routes for m in r.methods or ()):
+            path = route.path.replace("{episode_id}", "ep-1")
+            for key in (None, "", "wrong", "sk-sess-unknown"):
+                answer = await gateway.call(method, path, key=key)
+                assert answer.status_code == 401, (method, path, key)
