@@ -13,8 +13,10 @@ from typing import Literal
 from textual.binding import Binding
 from textual.keys import format_key
 
-Scope = Literal["app", "screen", "prompt", "sessions", "chat", "tokens", "training", "stack"]
-"""Where an action applies: everywhere, on the main screen, or in one pane of it."""
+Scope = Literal[
+    "app", "screen", "prompt", "sessions", "chat", "tokens", "training", "stack", "compare"
+]
+"""Where an action applies: everywhere, on the main screen, in one pane of it, or in Compare."""
 
 PANES: Mapping[Scope, str] = {
     "sessions": "Sessions",
@@ -331,6 +333,85 @@ ACTIONS: tuple[Action, ...] = (
         help="While held, scores are kept and no step begins.",
         scope="training",
         section="Training",
+    # Compare
+    Action(
+        id="compare_new",
+        title="Compare replies …",
+        keys=("g",),
+        help="Say one message to a group of siblings, and pick the best of their replies.",
+        section="Compare",
+        hint="group",
+    ),
+    Action(
+        id="compare_pick",
+        title="Pick a reply",
+        keys=tuple("123456789"),
+        help="Pick the reply of that number, or take that back; several are a tie.",
+        scope="compare",
+        section="Compare",
+        numbered=True,
+    ),
+    Action(
+        id="compare_score",
+        title="Score the replies",
+        keys=("enter",),
+        help="The picked ones get the highest reward, +1.0, and the others the lowest, -1.0.",
+        scope="compare",
+        section="Compare",
+        hint="score",
+    ),
+    Action(
+        id="compare_undo",
+        title="Take the replies' scores back",
+        keys=("u",),
+        help="Undo the scores, until the trainer has claimed the group.",
+        scope="compare",
+        section="Compare",
+        hint="undo",
+    ),
+    Action(
+        id="compare_previous",
+        title="Reply before",
+        keys=("left", "shift+tab"),
+        help="Go to the reply before.",
+        scope="compare",
+        section="Compare",
+    ),
+    Action(
+        id="compare_next",
+        title="Next reply",
+        keys=("right", "tab"),
+        help="Go to the next reply.",
+        scope="compare",
+        section="Compare",
+        hint="next",
+    ),
+    Action(
+        id="compare_end",
+        title="Follow the reply",
+        keys=("end",),
+        help="Go to the reply's newest words and stay with them.",
+        scope="compare",
+        section="Compare",
+    ),
+    Action(
+        id="compare_interrupt",
+        title="Interrupt the replies",
+        keys=("x",),
+        help="Stop those that still speak.",
+        scope="compare",
+        section="Compare",
+        hint="interrupt",
+    ),
+    Action(
+        id="compare_leave",
+        title="Leave the comparison",
+        keys=("escape",),
+        help="Go back; what still speaks goes on, and the sessions stay in the list.",
+        scope="compare",
+        section="Compare",
+        hint="leave",
+    ),
         hint="hold",
     ),
     # Stack
@@ -533,8 +614,16 @@ def _clashes(
                 yield f"{_written(key)} already means “{other.title}” ({other.id})"
 
 
-def hints(focused: Scope) -> list[Action]:
-    """Return the actions that the footer hints at while a pane has the focus, at most eight."""
+def hints(focused: Scope, screen: Scope = "screen") -> list[Action]:
+    """Return the actions that the footer hints at while a pane has the focus, at most eight.
+
+    Args:
+        focused: the pane.
+        screen: ``compare`` on that screen, where the main screen's actions do not apply.
+    """
+    if screen == "compare":
+        own = [a for a in ACTIONS if a.hint and a.scope == focused]
+        return [*own[: MAX_HINTS - 1], BY_ID["help"]]
     own = [a for a in ACTIONS if a.hint and a.scope == focused]
     wide = [a for a in ACTIONS if a.hint and a.scope in ("screen", "app")]
     if focused == "prompt":  # printable keys type text there
@@ -553,7 +642,7 @@ Every action is also in the palette (`ctrl+p`) and reachable by mouse. `[tui.key
 
 ```toml
 [tui.keymap]
-score_good = "f3,g"
+score_good = "f3,z"
 ```
 
 In the prompt, letters and digits type text; function and control keys work there too.
@@ -580,3 +669,5 @@ def _document_row(keys: Keys, action: Action) -> str:
 
 if __name__ == "__main__":
     print(keys_document(), end="")
+        if {"screen", "compare"} == {other.scope, action.scope}:
+            meet = False  # two screens, never shown together

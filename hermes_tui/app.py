@@ -23,6 +23,7 @@ from hermes_tui.core.controller import Controller
 from hermes_tui.core.text import clean
 from hermes_tui.messages import CopyWanted, HintPressed
 from hermes_tui.screens.approval import ApprovalScreen
+from hermes_tui.screens.compare import CompareScreen
 from hermes_tui.screens.dialogs import QuitChoice, QuitScreen
 from hermes_tui.screens.help import HelpScreen
 from hermes_tui.screens.main import MainScreen
@@ -145,8 +146,8 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
 
     def press(self, action_id: str) -> None:
         """Do an action by its id, on whatever screen owns it."""
-        if isinstance(self.screen, MainScreen):
-            self.screen.press(action_id)
+        if isinstance(self.screen, (MainScreen, CompareScreen)):
+            self.screen.action_press(action_id)
         elif hasattr(self, f"do_{action_id}"):
             self.action_do(action_id)
 
@@ -154,12 +155,13 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         """Show the keys."""
         if isinstance(self.screen, HelpScreen):
             return
-        scope = self.screen.scope if isinstance(self.screen, MainScreen) else "app"
+        screen = self.screen
+        scope = screen.scope if isinstance(screen, (MainScreen, CompareScreen)) else "app"
         self.push_screen(HelpScreen(self.keys, scope))
 
     def do_palette(self) -> None:
         """Show the palette."""
-        if isinstance(self.screen, MainScreen):
+        if isinstance(self.screen, (MainScreen, CompareScreen)):
             self.push_screen(CommandPalette(id="palette"))
 
     def do_approval_answer(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from hermes_tui.actions import ACTIONS, Action
+from hermes_tui.screens.compare import CompareScreen
 
 if TYPE_CHECKING:
     from hermes_tui.app import HermesTui
@@ -36,7 +37,14 @@ class ActionsProvider(Provider):
                 yield Hit(score, title, partial(self._press, action), help=self._help(action))
 
     def _offered(self) -> list[Action]:
-        return [action for action in ACTIONS if not action.numbered and action.id != "palette"]
+        compare = isinstance(self.screen, CompareScreen)
+        return [
+            action
+            for action in ACTIONS
+            if not action.numbered
+            and action.id != "palette"
+            and (action.scope in ("app", "compare") if compare else action.scope != "compare")
+        ]
 
     def _help(self, action: Action) -> str:
         keys = cast("HermesTui", self.app).keys.labels(action.id)

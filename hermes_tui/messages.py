@@ -24,6 +24,14 @@ class EpisodePicked(Message):
 
 
 @dataclass
+@dataclass
+class SiblingClicked(Message):
+    """One of several replies was clicked."""
+
+    place: int
+    """Its place, from 0."""
+
+
 class CursorMoved(Message):
     """Another token is under the cursor of the token view."""
 

@@ -173,6 +173,25 @@ class RemoteBackend:
         )
 
     async def end_session(self, session_id: str) -> None:
+    async def start_siblings(self, task_id: str, size: int) -> list[SessionRow]:
+        """Start several sessions of one group."""
+        if self._inference is None:
+            return [await self.start_session(task_id) for _ in range(size)]
+        answer = await self._inference.start_session(task_id, group_size=size)
+        rows: list[SessionRow] = []
+        for sibling in answer["sessions"]:
+            session_id = str(sibling["session_id"])
+            self._session_keys[session_id] = SecretStr(sibling["session_api_key"])
+            rows.append(
+                SessionRow(
+                    session_id=session_id,
+                    task_id=task_id,
+                    group_id=str(answer["group_id"]),
+                    created_at=time.time(),
+                )
+            )
+        return rows
+
         """End a session: its key works no longer."""
         if self._inference is None:
             await self._gateway.close(session_id)

@@ -139,6 +139,10 @@ class Backend(Protocol):
         ...
 
     async def end_session(self, session_id: str) -> None:
+    async def start_siblings(self, task_id: str, size: int) -> list[SessionRow]:
+        """Start several sessions of one group."""
+        ...
+
         """End a session: its key works no longer."""
         ...
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Literal
 
 from hermes_tui.core.backend import (
     ApprovalAsked,
@@ -18,6 +19,7 @@ from hermes_tui.core.backend import (
     TurnEvent,
     TurnFailed,
 )
+from hermes_tui.core.compare import Comparison
 from hermes_tui.core.events import (
     ApprovalRequested,
     Change,
@@ -103,10 +105,20 @@ class Controller:
         self._listeners.append(listener)
 
     def _tell(self, change: Change) -> None:
+    def unlisten(self, listener: Callable[[Change], None]) -> None:
+        """Call a function no longer."""
+        self._listeners.remove(listener)
+
         for listener in self._listeners:
             listener(change)
 
     async def attempt(self, doing: Awaitable[object]) -> bool:
+    def say(
+        self, text: str, severity: Literal["information", "warning", "error"] = "information"
+    ) -> None:
+        """Tell the person a sentence."""
+        self._tell(Notice(text=text, severity=severity))
+
         """Await something; an error of the stack becomes a notice. Return whether it went well."""
         try:
             await doing
@@ -332,9 +344,10 @@ class Controller:
             return
         title = self.state.title(session_id)
         self._tell(Notice(text=f"ended: {title}; {self.call('session_new')} starts a new session"))
-        await self.attempt(self._reread(session_id))
+        await self.attempt(self.reread(session_id))
 
-    async def _reread(self, session_id: str) -> None:
+    async def reread(self, session_id: str) -> None:
+        """Read the sessions again, and one session's episodes."""
         if self.state.info.training:
             self.state.sessions = {row.session_id: row for row in await self._backend.sessions()}
             self.state.put_episodes(await self._backend.episodes(session_id))
@@ -359,17 +372,17 @@ class Controller:
             self._tell(Notice(text=reason, severity="warning"))
             return False
         started = state.selected in state.sessions
-        turn = self._begin_turn(text)
+        turn = self.begin_turn(state.selected, text)
         if not started and not await self.attempt(self._start_session(turn)):
             state.turns[""].remove(turn)
             self._tell(TurnsLoaded(session_id=""))
             return False
-        await self._run(turn)
+        await self.run_turn(turn)
         return True
 
-    def _begin_turn(self, text: str) -> Turn:
+    def begin_turn(self, session_id: str, text: str) -> Turn:
+        """Add a turn to a session; ``run_turn`` runs it."""
         self._num_turns += 1
-        session_id = self.state.selected
         turn = Turn(
             turn_id=f"turn-{self._num_turns}",
             session_id=session_id,
@@ -391,7 +404,8 @@ class Controller:
             self._tell(TurnsLoaded(session_id=session.session_id))
         self._tell(RowsChanged())
 
-    async def _run(self, turn: Turn) -> None:
+    async def run_turn(self, turn: Turn) -> None:
+        """Run a turn that was begun; returns when it has ended, however it did."""
         try:
             async for event in self._backend.turn(turn.session_id, turn.user_text):
                 self._on_turn_event(turn, event)
@@ -408,7 +422,7 @@ class Controller:
             await self.attempt(self._after_turn(turn))
 
     async def _after_turn(self, turn: Turn) -> None:
-        await self._reread(turn.session_id)
+        await self.reread(turn.session_id)
         if latest := self.state.latest(turn.session_id):
             await self._load(latest.episode_id)
 
@@ -449,6 +463,10 @@ class Controller:
             session_id=turn.session_id,
             approval_id=asked.approval_id,
             question=asked.question,
+    def compare(self, size: int) -> Comparison:
+        """Return a comparison of several replies, none of which is asked for yet."""
+        return Comparison(self, self._backend, size)
+
             choices=asked.choices,
             free=asked.free or not asked.choices,
             expires_at=asked.expires_at,
@@ -495,7 +513,7 @@ class Controller:
         elif await self.attempt(self._backend.set_reward(episode.episode_id, reward)):
             undo = f"{self.call('score_undo')} undoes it ({self.grace_s:g} s)"
             self._tell(Notice(text=f"{self._name(episode)}: {reward:+.1f} · {undo}"))
-            await self.attempt(self._reread(episode.session_id))
+            await self.attempt(self.reread(episode.session_id))
 
     async def undo(self) -> None:
         """Take back the reward of the selected session's newest judged episode."""
@@ -509,7 +527,7 @@ class Controller:
             self._tell(Notice(text=f"{name} is {where}: too late to undo", severity="warning"))
         elif await self.attempt(self._backend.unset_reward(judged[-1].episode_id)):
             self._tell(Notice(text=f"{self._name(judged[-1])}: score taken back"))
-            await self.attempt(self._reread(judged[-1].session_id))
+            await self.attempt(self.reread(judged[-1].session_id))
 
     def _episode_to_judge(self) -> EpisodeRow | None:
         state = self.state

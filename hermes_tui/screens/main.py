@@ -17,6 +17,7 @@ from textual.widgets import Static
 
 from hermes_tui import messages
 from hermes_tui.actions import BY_ID, PANES, Scope, bindings, hints
+from hermes_tui.core.compare import Comparison
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.events import (
     ApprovalRequested,
@@ -31,6 +32,7 @@ from hermes_tui.core.events import (
 )
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.text import clean
+from hermes_tui.screens.compare import CompareScreen, SizeScreen
 from hermes_tui.screens.dialogs import AskScreen, RewardScreen
 from hermes_tui.widgets.asked import AskedBar
 from hermes_tui.widgets.bars import Hints, PaneTabs, TopBar
@@ -95,6 +97,7 @@ class MainScreen(Acts, Screen[None]):
         self._painted_at = 0.0
         self._paint_timer: Timer | None = None
         self._ticks: Timer | None = None
+        self._comparison: Comparison | None = None
 
     def compose(self) -> ComposeResult:
         """Lay out the panes."""
@@ -410,6 +413,20 @@ class MainScreen(Acts, Screen[None]):
     def do_session_end(self) -> None:
         """End the selected session."""
         self._work(self.controller.end_session())
+
+    def do_compare_new(self) -> None:
+        """Ask how many replies, then compare them."""
+        before = self._comparison if self._comparison and self._comparison.turns else None
+
+        def answer(text: str | None) -> None:
+            if text is None:
+                return
+            if before is None or text.strip():
+                self._comparison = self.controller.compare(int(text))
+            assert self._comparison is not None
+            self.app.push_screen(CompareScreen(self.controller, self._comparison))
+
+        self.app.push_screen(SizeScreen(again=before is not None), answer)
 
     def do_turn_interrupt(self) -> None:
         """Stop the turn in flight."""

@@ -48,6 +48,8 @@ class Fate:
     """Whether the stack has a trainer."""
     waiting: str = ""
     """What the next step waits for."""
+    judged_by: str = "F3 good · F4 bad"
+    """How it is judged."""
 
 
 def badge(turn: Turn, fate: Fate) -> Content:
@@ -81,7 +83,7 @@ def _episode_badge(turn: Turn, episode: EpisodeRow, fate: Fate) -> Content:
         return state("scored", f"scored {score}") + _dim(f" · u undoes it {when}")
     if episode.state == "unscored":
         return state("unscored", "not judged")
-    return state("open", "not judged yet") + _dim(" · F3 good · F4 bad")
+    return state("open", "not judged yet") + _dim(f" · {fate.judged_by}")
 
 
 def _dim(text: str) -> Content:
@@ -210,7 +212,7 @@ class TurnView(Vertical):
 
     def compose(self) -> ComposeResult:
         """Lay out what is there already."""
-        yield Static(_dim("you"), classes="who")
+        yield Static(_dim("you"), classes="who you")
         yield Static(foreign(self.turn.user_text), classes="said")
         yield Static(classes="who cost")
         with Vertical(classes="reply"):

@@ -19,6 +19,7 @@ from hermes_tui.actions import (
     resolve,
 )
 from hermes_tui.app import HermesTui
+from hermes_tui.screens.compare import CompareScreen
 from hermes_tui.screens.main import MainScreen
 from hermes_tui.widgets.chat import ChatView
 from hermes_tui.widgets.prompt import Prompt
@@ -36,6 +37,7 @@ OWNERS: dict[Scope, type] = {
     "tokens": TokenView,
     "training": TrainingPane,
     "stack": StackPane,
+    "compare": CompareScreen,
 }
 
 
@@ -78,9 +80,9 @@ def test_docs_keys_is_what_the_registry_says() -> None:
 
 
 def test_a_keymap_gives_other_keys() -> None:
-    keys = resolve({"score_good": "f3, g", "turn_interrupt": "ctrl+x"})
-    assert keys.keys["score_good"] == ("f3", "g")
-    assert keys.textual == {"score_good": "f3,g", "turn_interrupt": "ctrl+x"}
+    keys = resolve({"score_good": "f3, z", "turn_interrupt": "ctrl+x"})
+    assert keys.keys["score_good"] == ("f3", "z")
+    assert keys.textual == {"score_good": "f3,z", "turn_interrupt": "ctrl+x"}
     assert keys.label("score_good") == "F3"
     assert keys.problems == ()
 
@@ -126,7 +128,7 @@ def test_what_cannot_be_taken_is_named_and_the_default_stays(
 
 
 def test_of_two_that_want_one_key_the_first_gets_it() -> None:
-    keys = resolve({"score_good": "g", "score_bad": "g"})
-    assert keys.keys["score_good"] == ("g",)
+    keys = resolve({"score_good": "z", "score_bad": "z"})
+    assert keys.keys["score_good"] == ("z",)
     assert keys.keys["score_bad"] == ("f4", "minus")
     assert "score_bad" in keys.problems[0]

@@ -502,18 +502,18 @@ async def test_ctrl_c_twice_asks_to_quit(tmp_path: Path) -> None:
 
 
 async def test_help_names_the_keys_in_force(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path, keymap={"score_good": "f3,g", "score_bad": "g"})
+    app, _ = make_app(tmp_path, keymap={"score_good": "f3,z", "score_bad": "z"})
     async with running(app) as pilot:
-        assert any("score_bad" in text and "g already means" in text for text in notices(app))
+        assert any("score_bad" in text and "z already means" in text for text in notices(app))
         await pilot.press("f1")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         keys = [str(widget.render()) for widget in app.screen.query(".help-keys")]
-        assert "F3 g" in keys
+        assert "F3 z" in keys
         assert "F4 -" in keys
 
 
 async def test_a_rebound_key_works_and_the_old_one_does_not(tmp_path: Path) -> None:
-    app, backend = make_app(tmp_path, keymap={"score_good": "g", "prompt_send": "ctrl+g"})
+    app, backend = make_app(tmp_path, keymap={"score_good": "z", "prompt_send": "ctrl+g"})
     async with running(app) as pilot:
         await pilot.press("h", "i", "enter")
         assert prompt(app).text == "hi\n"
@@ -522,7 +522,7 @@ async def test_a_rebound_key_works_and_the_old_one_does_not(tmp_path: Path) -> N
         await pilot.press("f3", "escape", "plus")
         await pilot.pause()
         assert not [call for call in backend.calls if call[0] == "set_reward"]
-        await pilot.press("g")
+        await pilot.press("z")
         await until(pilot, lambda: ("set_reward", "ep-1", 1.0) in backend.calls)
 
 

@@ -1,0 +1,214 @@
+"""Several replies to one message: side by side as they stream, picked, scored, taken back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes.backend import FakeBackend
+from fakes.screen import NARROW, WIDE, main, make_app, notices, running, until
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from hermes_tui.app import HermesTui
+from hermes_tui.core.backend import ApprovalAsked
+from hermes_tui.screens.approval import ApprovalScreen
+from hermes_tui.screens.compare import CompareScreen, SizeScreen
+from hermes_tui.screens.help import HelpScreen
+from hermes_tui.screens.main import MainScreen
+from hermes_tui.widgets.asked import AskedBar
+from hermes_tui.widgets.prompt import Prompt
+from hermes_tui.widgets.sibling import SiblingView
+from hermes_tui.widgets.turn import Reply
+
+
+def siblings(app: HermesTui) -> list[SiblingView]:
+    """Return the replies' widgets."""
+    return list(app.screen.query(SiblingView))
+
+
+def titles(app: HermesTui) -> list[str]:
+    """Return what the replies' borders say."""
+    return [f"{view._border_title} {view._border_subtitle or ''}".strip() for view in siblings(app)]
+
+
+async def compare(pilot: Pilot[None], app: HermesTui, size: int = 3) -> None:
+    """Open a comparison."""
+    await pilot.press("escape", "g")
+    await until(pilot, lambda: isinstance(app.screen, SizeScreen), "the question")
+    await pilot.press("backspace", str(size), "enter")
+    await until(pilot, lambda: isinstance(app.focused, Prompt), "the prompt of the comparison")
+    assert isinstance(app.screen, CompareScreen)
+
+
+async def hear(pilot: Pilot[None], app: HermesTui) -> None:
+    """Say something and wait until every sibling has spoken."""
+    await pilot.press("h", "i", "enter")
+    await until(pilot, lambda: all("ended" in title for title in titles(app)), "the replies")
+
+
+def rewards(backend: FakeBackend) -> dict[str, float | None]:
+    """Return the reward of every episode, by its session."""
+    return {d.row.session_id: d.row.reward for d in backend.details.values()}
+
+
+async def test_replies_stream_side_by_side(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.hold = 4
+    async with running(app) as pilot:
+        await compare(pilot, app)
+        await pilot.press("h", "i", "enter")
+        await until(pilot, lambda: len(app.screen.query(Reply)) == 3)
+        assert [title[:10] for title in titles(app)] == ["1 ◌ speaki", "2 ◌ speaki", "3 ◌ speaki"]
+        xs = {view.region.x for view in siblings(app)}
+        assert len(xs) == 3
+        await pilot.press("enter")
+        await until(pilot, lambda: "not yet: 3 of 3 still speak" in notices(app))
+        backend.gate.set()
+        await until(pilot, lambda: all("ended" in title for title in titles(app)))
+        texts = {reply.source for reply in app.screen.query(Reply)}
+        assert texts == {"Hello Ada, it's a pleasure to meet you!"}
+    assert ("start_siblings", "compare", 3) in backend.calls
+    assert [call for call in backend.calls if call[0] == "turn"] == [
+        ("turn", f"sess-{i}", "hi") for i in (1, 2, 3)
+    ]
+
+
+async def test_the_picked_get_plus_one_the_others_minus_one_and_undo_takes_all(
+    tmp_path: Path,
+) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        await compare(pilot, app)
+        await hear(pilot, app)
+        await pilot.press("enter")
+        await until(pilot, lambda: any("pick the best first" in text for text in notices(app)))
+        await pilot.press("1", "3", "1", "2")  # 1 is taken back; 2 and 3 are a tie
+        await until(
+            pilot, lambda: [t.endswith("✓ picked") for t in titles(app)] == [False, True, True]
+        )
+        await pilot.press("enter")
+        await until(pilot, lambda: None not in rewards(backend).values())
+        assert rewards(backend) == {"sess-1": -1.0, "sess-2": 1.0, "sess-3": 1.0}
+        await until(pilot, lambda: "◆ scored −1.0" in badge(app, 0))
+        assert "undoes it for 2.0 s" in badge(app, 1)
+        assert any("2 of 3 picked: +1.0, the others -1.0" in text for text in notices(app))
+        await pilot.press("u")
+        await until(pilot, lambda: set(rewards(backend).values()) == {None})
+        await until(pilot, lambda: "not judged yet · 1 picks it" in badge(app, 0))
+
+
+def badge(app: HermesTui, place: int) -> str:
+    """Return what became of a reply."""
+    return str(siblings(app)[place].query_one(".badge", Static).content)
+
+
+async def test_a_claimed_group_can_not_be_undone(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        await compare(pilot, app, 2)
+        await hear(pilot, app)
+        await pilot.press("2", "enter")
+        await until(pilot, lambda: None not in rewards(backend).values())
+        for episode_id in list(backend.details):
+            backend.set_state(episode_id, "trained", step=3)
+        await until(pilot, lambda: "trained at step 3" in badge(app, 1))
+        await pilot.press("u")
+        await until(pilot, lambda: any("too late to undo" in text for text in notices(app)))
+
+
+async def test_narrow_terminals_show_one_reply_at_a_time(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app, NARROW) as pilot:
+        await compare(pilot, app)
+        await hear(pilot, app)
+        assert [view.display for view in siblings(app)] == [True, False, False]
+        await pilot.press("right")
+        await until(pilot, lambda: [v.display for v in siblings(app)] == [False, True, False])
+        await pilot.press("3")
+        await until(pilot, lambda: [v.display for v in siblings(app)] == [False, False, True])
+        assert "3 ✓" in str(app.screen.query_one("#compare-tabs", Static).content)
+
+
+@pytest.mark.parametrize(("size", "columns"), [(2, 2), (3, 3), (4, 2), (9, 3)])
+async def test_many_replies_get_rows_of_readable_columns(
+    tmp_path: Path, size: int, columns: int
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app, WIDE) as pilot:
+        await compare(pilot, app, size)
+        await pilot.pause()
+        assert len({view.region.x for view in siblings(app)}) == columns
+        assert min(view.size.height for view in siblings(app)) >= 6
+
+
+async def test_leaving_ends_nothing_and_g_comes_back(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.hold = 2
+    async with running(app) as pilot:
+        await compare(pilot, app, 2)
+        await pilot.press("h", "i", "enter")
+        await until(pilot, lambda: len(app.screen.query(Reply)) == 2)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, MainScreen))
+        backend.gate.set()
+        await pilot.press("escape", "g")
+        await until(pilot, lambda: isinstance(app.screen, SizeScreen))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, CompareScreen))
+        await until(pilot, lambda: all("ended" in title for title in titles(app)))
+        assert len(main(app).controller.state.sessions) == 2
+    assert ("interrupt", "sess-1") not in backend.calls
+
+
+async def test_siblings_that_can_not_start_give_the_text_back(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        await compare(pilot, app)
+        backend.refuse = "no capacity"
+        await pilot.press("h", "i", "enter")
+        await until(pilot, lambda: "no capacity" in notices(app))
+        await until(pilot, lambda: app.screen.query_one(Prompt).text == "hi")
+
+
+async def test_the_number_of_replies_is_checked(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        await pilot.press("escape", "g")
+        await until(pilot, lambda: isinstance(app.screen, SizeScreen))
+        await pilot.press("backspace", "1", "enter")
+        await until(
+            pilot,
+            lambda: "from 2 to 9" in str(app.screen.query_one("#ask-hint", Static).content),
+        )
+        assert isinstance(app.screen, SizeScreen)
+
+
+async def test_questions_help_and_interrupt_work_there_too(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.turn_events = [ApprovalAsked(approval_id="a1", question="rm x", choices=("once",))]
+    backend.hold = 1
+    async with running(app) as pilot:
+        await compare(pilot, app, 2)
+        await pilot.press("h", "i", "enter")
+        await until(pilot, lambda: app.screen.query_one(AskedBar).display)
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(app.screen, ApprovalScreen))
+        await pilot.press("o")
+        await until(pilot, lambda: any(call[0] == "approve" for call in backend.calls))
+        await pilot.press("f1")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await pilot.press("escape", "x")
+        await until(pilot, lambda: all("interrupted" in title for title in titles(app)))
+
+
+async def test_foreign_text_is_never_markup(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.reply = ["[/INST]", " [/", "\x1b[31mred", " \u202eabc", " 表🙂"]
+    async with running(app) as pilot:
+        await compare(pilot, app, 2)
+        await pilot.press("left_square_bracket", "slash", "enter")
+        await until(pilot, lambda: all("ended" in title for title in titles(app)))
+        text = siblings(app)[0].query_one(Reply).source
+        assert "[/INST]" in text
+        assert "\x1b" not in text
