@@ -47,6 +47,9 @@ MAX_KEY_CHARS = 1024
 INTERRUPTED = "interrupted"
 """Error code of a turn that was stopped; its text so far is kept."""
 
+PROXY_UNAVAILABLE = "data_proxy_unavailable"
+"""Error code of a turn that never started because its data proxy is down or stops."""
+
 WORKER_UNAVAILABLE = "worker_unavailable"
 """Error code of a turn that never started because its worker is down: it may be sent again."""
 

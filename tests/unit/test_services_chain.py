@@ -10,10 +10,20 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import openai
 import pytest
 from fakes.roles import ADMIN_KEY, HEADERS, Chain, chain, eventually
 
-from hermes_tui_services.protocol import path_key
+from hermes_tui_services.data_proxy.conversations import Conversations
+from hermes_tui_services.data_proxy.store import ConversationStore
+from hermes_tui_services.protocol import (
+    INTERRUPTED,
+    PROXY_UNAVAILABLE,
+    RunBody,
+    TurnBody,
+    TurnEvent,
+    path_key,
+)
 
 KEY = "agent:m:u"
 
@@ -343,6 +353,49 @@ async def test_chat_takes_the_history_from_its_messages(one: Chain) -> None:
     await eventually(lambda: one.agent.closed == [request.session_key])
 
 
+async def test_parallel_calls_of_a_chat_history_reach_the_agent(one: Chain) -> None:
+    calls = [
+        {"id": str(n), "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        for n in (1, 2)
+    ]
+    history = [
+        {"role": "user", "content": "look twice"},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "2", "content": "blue"},
+        {"role": "tool", "tool_call_id": "1", "content": "red"},
+        {"role": "assistant", "content": "red and blue"},
+    ]
+    body = {"messages": [*history, {"role": "user", "content": "again"}]}
+    answer = await one.client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200
+    assert one.agent.seen[0].history == history
+
+
+async def test_the_openai_client_talks_to_the_agent(one: Chain) -> None:
+    async with openai.AsyncOpenAI(
+        base_url=f"{one.gateway}/v1", api_key=ADMIN_KEY, max_retries=0
+    ) as client:
+        said: Any = [{"role": "user", "content": "hello there"}]
+        whole = await client.chat.completions.create(model="m", messages=said)
+        assert whole.choices[0].message.content == "hello there"
+        stream = await client.chat.completions.create(model="m", messages=said, stream=True)
+        chunks = [chunk.choices[0].delta.content or "" async for chunk in stream]
+        assert "".join(chunks).strip() == "hello there"
+        response = await client.responses.create(model="m", input="hello", user="u")
+        assert response.output_text == "hello"
+        assert [model.id async for model in client.models.list()] == ["hermes-agent"]
+
+
+async def test_null_asks_for_the_default(one: Chain) -> None:
+    nulls = {"stream": None, "n": None, "user": None, "temperature": None, "metadata": None}
+    said = [{"role": "user", "content": "x"}]
+    answer = await one.client.post("/v1/chat/completions", json={"messages": said} | nulls)
+    assert answer.status_code == 200, answer.text
+    unknown = {"messages": said, "colour": None}
+    refused = await one.client.post("/v1/chat/completions", json=unknown)
+    assert refused.json()["error"]["param"] == "colour"
+
+
 async def test_chat_streams_chunks(one: Chain) -> None:
     body = {
         "messages": [{"role": "user", "content": "a b"}],
@@ -372,6 +425,9 @@ async def test_chat_refuses_what_it_does_not_do(one: Chain) -> None:
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         {"messages": said, "n": 2},
         {"messages": said, "logprobs": True},
+        {"messages": [{"role": "critic", "content": "x"}, *said]},
+        {"messages": said, "stream_options": {"include_usage": True}},
+        {"messages": said, "max_tokens": 1, "max_completion_tokens": 2},
     ]
     for body in bodies:
         answer = await one.client.post("/v1/chat/completions", json=body)
@@ -413,6 +469,33 @@ async def eventually_queued(one: Chain) -> None:
         async for line in answer.aiter_lines():
             if "accepted" in line:
                 return
+
+
+class StuckWorker:
+    """A worker whose turns end when they are interrupted."""
+
+    def __init__(self) -> None:
+        self.stopped = asyncio.Event()
+
+    async def run(self, body: RunBody) -> AsyncIterator[TurnEvent]:
+        yield {"type": "delta", "text": body.message}
+        await self.stopped.wait()
+
+    async def interrupt(self, session_key: str) -> None:
+        self.stopped.set()
+
+
+async def test_a_turn_that_waits_when_its_service_stops_may_be_sent_again(tmp_path: Path) -> None:
+    store = ConversationStore(tmp_path / "conversations.db")
+    await store.open()
+    conversations = Conversations(store, StuckWorker())  # type: ignore[arg-type]
+    running = await conversations.submit("s", TurnBody(message="one"))
+    await eventually(lambda: running.events[-1]["type"] == "delta")
+    waiting = await conversations.submit("s", TurnBody(message="two"))
+    await conversations.stop(5.0)
+    assert waiting.events[-1]["error"]["code"] == PROXY_UNAVAILABLE
+    assert running.events[-1]["error"]["code"] == INTERRUPTED
+    await store.close()
 
 
 async def test_an_idle_session_is_released_and_its_history_stays(tmp_path: Path) -> None:

@@ -84,8 +84,15 @@ async def test_a_failure_says_why(socket: ClientConnection) -> None:
     assert "the-cause" in last["payload"]["error"]
 
 
-BAD_FRAMES = [
+BAD_FRAMES: list[tuple[str | bytes, str]] = [
     ("not json", "JSON"),
+    ("[" * 20_000, "JSON"),
+    (b"\xff", "JSON"),
+    (b"", "req"),
+    ("", "req"),
+    ("[]", "req"),
+    ('{"type": "req", "id": 7}', "id"),
+    ('{"type": "req", "id": "1", "params": 7}', "dictionary"),
     ('{"type": "event"}', "req"),
     ('{"type": "req", "method": "agent"}', "id"),
     ('{"type": "req", "id": "1", "method": "dance"}', "dance"),
@@ -104,6 +111,14 @@ async def test_a_bad_frame_is_answered_and_the_socket_lives(socket: ClientConnec
         assert word in answer["payload"]["error"]
     await send(socket, "2", "hello")
     assert (await until_done(socket, "2"))[-1]["payload"]["summary"] == "hello"
+
+
+async def test_a_binary_frame_and_any_text_are_taken(socket: ClientConnection) -> None:
+    fields = {"message": "hé \U0001f600", "sessionKey": "a/b ü"}
+    frame = {"type": "req", "id": "1", "method": "agent", "params": fields}
+    await socket.send(json.dumps(frame).encode())
+    last = (await until_done(socket, "1"))[-1]
+    assert last["payload"]["summary"] == "hé \U0001f600"
 
 
 async def test_messages_that_wait_are_collected_into_one_turn(

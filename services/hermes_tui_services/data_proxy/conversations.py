@@ -17,6 +17,7 @@ from hermes_tui_services.data_proxy.turns import LAST_EVENTS, Turn
 from hermes_tui_services.data_proxy.worker_link import WorkerLink
 from hermes_tui_services.errors import ApiError
 from hermes_tui_services.protocol import (
+    PROXY_UNAVAILABLE,
     ApprovalBody,
     ChatMessage,
     RunBody,
@@ -140,9 +141,16 @@ class Conversations:
 
     async def stop(self, timeout_s: float) -> None:
         """Interrupt everything and wait for it, so that what was said is kept."""
+        unavailable = ApiError(
+            503,
+            "The data proxy stops before the turn began; send it again.",
+            code=PROXY_UNAVAILABLE,
+            retry_after_s=1.0,
+        )
         for session in self._sessions.values():
             session.closing = True
-            session.waiting.clear()
+            while session.waiting:
+                session.waiting.popleft().publish(failed_event(unavailable))
             if session.running:
                 self._stop(session.running)
         if self._tasks:

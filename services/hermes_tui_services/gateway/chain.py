@@ -19,6 +19,7 @@ import httpx
 from hermes_tui_services.errors import ApiError
 from hermes_tui_services.http import api_error_from, iter_sse
 from hermes_tui_services.protocol import (
+    PROXY_UNAVAILABLE,
     WORKER_UNAVAILABLE,
     RouteBody,
     SessionBody,
@@ -41,7 +42,7 @@ RETRY_EVERY_S = 0.2
 MAX_KNOWN = 10_000
 """How many sessions' data proxies are remembered."""
 
-_UNAVAILABLE = ("router_unavailable", "no_live_pair", "data_proxy_unavailable", WORKER_UNAVAILABLE)
+_UNAVAILABLE = ("router_unavailable", "no_live_pair", PROXY_UNAVAILABLE, WORKER_UNAVAILABLE)
 
 
 class Chain:
@@ -231,7 +232,7 @@ def _raise_if_unavailable(event: TurnEvent) -> None:
 
 
 def _proxy_down(addr: str, cause: str) -> ApiError:
-    return _down("data proxy", addr, cause, "data_proxy_unavailable")
+    return _down("data proxy", addr, cause, PROXY_UNAVAILABLE)
 
 
 def _down(role: str, url: str, cause: str, code: str) -> ApiError:

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from hermes_tui_services.errors import ApiError
 from hermes_tui_services.gateway.chain import Chain
 from hermes_tui_services.gateway.requests import turn_body
-from hermes_tui_services.http import validation_error
+from hermes_tui_services.http import parse_json, validation_error
 from hermes_tui_services.protocol import (
     InferenceFields,
     QueueMode,
@@ -56,17 +56,18 @@ class FrameSocket:
         """Serve the socket until its client leaves; its turns are stopped then."""
         await self._socket.accept()
         try:
-            while True:
-                await self._take(await self._socket.receive_text())
-        except WebSocketDisconnect:
+            while (message := await self._socket.receive())["type"] == "websocket.receive":
+                await self._take(message.get("text") or message.get("bytes") or "")
             logger.debug("web socket closed")
+        except WebSocketDisconnect:
+            logger.debug("web socket closed while it was answered")
         finally:
             for run in self._runs:
                 run.cancel()
             if self._runs:
                 await asyncio.wait(self._runs)
 
-    async def _take(self, text: str) -> None:
+    async def _take(self, text: str | bytes) -> None:
         """Answer one frame: with an error, or by starting its turn.
 
         A turn is accepted before the next frame is read, so turns keep the order of their frames.
@@ -116,14 +117,11 @@ class FrameSocket:
         await self._send(type="res", id=request_id, ok=ok, payload=payload)
 
     async def _send(self, **frame: Any) -> None:
-        await self._socket.send_text(json.dumps(frame, ensure_ascii=False))
+        await self._socket.send_text(json.dumps(frame))
 
 
-def _parse(text: str) -> dict[str, Any]:
-    try:
-        frame = json.loads(text)
-    except ValueError as error:
-        raise ApiError(400, f"The frame is not JSON: {error}.") from error
+def _parse(text: str | bytes) -> dict[str, Any]:
+    frame = parse_json((text.encode() if isinstance(text, str) else text) or b"null")
     if not isinstance(frame, dict) or frame.get("type") != "req":
         raise ApiError(400, "A frame of type 'req' was expected.")
     if not isinstance(frame.get("id"), str):

@@ -6,12 +6,13 @@ import secrets
 from typing import Any
 from urllib.parse import quote
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from starlette.requests import Request
 
 from hermes_tui_services.errors import ApiError
 from hermes_tui_services.protocol import (
     SESSION_KEY_HEADERS,
+    Body,
     ChatMessage,
     InferenceFields,
     TurnBody,
@@ -22,7 +23,21 @@ _RESERVED = ("areal_inference", "instructions", "sampling", "tools")
 """Names in a turn's metadata that the service sets itself."""
 
 
-class ResponsesBody(InferenceFields):
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class _OpenAIBody(InferenceFields):
+    """A body in which null asks for the default, as it does at OpenAI."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {k: v for k, v in given.items() if v is not None or k not in cls.model_fields}
+
+
+class ResponsesBody(_OpenAIBody):
     """``POST /v1/responses``: one agent turn (AReaL's and OpenAI's shape)."""
 
     input: str | list[dict[str, Any]]
@@ -65,14 +80,14 @@ class ResponsesBody(InferenceFields):
         )
 
 
-class StreamOptions(InferenceFields):
+class StreamOptions(Body):
     """OpenAI's ``stream_options``."""
 
     include_usage: bool = False
     """Whether a last chunk tells the usage."""
 
 
-class ChatBody(InferenceFields):
+class ChatBody(_OpenAIBody):
     """``POST /v1/chat/completions``: one agent turn; the messages are the history."""
 
     messages: list[ChatMessage] = Field(min_length=1)
@@ -104,7 +119,15 @@ class ChatBody(InferenceFields):
 
     def turn(self, *, once: bool) -> TurnBody:
         """Return the turn. Raises: ApiError: 400 that names the field."""
-        rows = [{**row, "content": _text(row.get("content"), "messages")} for row in self.messages]
+        rows = [_row(row, f"messages.{index}") for index, row in enumerate(self.messages)]
+        if self.stream_options and not self.stream:
+            raise ApiError(
+                400, "stream_options only goes with stream = true.", param="stream_options"
+            )
+        if len({self.max_tokens, self.max_completion_tokens} - {None}) > 1:
+            raise ApiError(
+                400, "max_tokens and max_completion_tokens differ; send one.", param="max_tokens"
+            )
         if rows[-1].get("role") != "user":
             raise ApiError(400, "The last message must be the user's.", param="messages")
         system = [row["content"] for row in rows if row.get("role") in ("system", "developer")]
@@ -125,6 +148,15 @@ class ChatBody(InferenceFields):
             history=history,
             once=once,
         )
+
+
+def _row(message: ChatMessage, where: str) -> ChatMessage:
+    """Return a message with its content as one text. Raises: ApiError: 400."""
+    if message.get("role") not in _ROLES:
+        raise ApiError(
+            400, f"{where}: role must be one of {', '.join(_ROLES)}.", param=f"{where}.role"
+        )
+    return {**message, "content": _text(message.get("content"), where)}
 
 
 def turn_body(
