@@ -325,14 +325,6 @@ ACTIONS: tuple[Action, ...] = (
         section="Tokens",
         hint="follow",
     ),
-    # Training
-    Action(
-        id="training_hold",
-        title="Hold training, or go on",
-        keys=("h",),
-        help="While held, scores are kept and no step begins.",
-        scope="training",
-        section="Training",
     # Compare
     Action(
         id="compare_new",
@@ -412,6 +404,14 @@ ACTIONS: tuple[Action, ...] = (
         section="Compare",
         hint="leave",
     ),
+    # Training
+    Action(
+        id="training_hold",
+        title="Hold training, or go on",
+        keys=("h",),
+        help="While held, scores are kept and no step begins.",
+        scope="training",
+        section="Training",
         hint="hold",
     ),
     # Stack
@@ -607,6 +607,8 @@ def _clashes(
     wide = ("app", "screen")
     for other in ACTIONS:
         meet = other.scope == action.scope or other.scope in wide or action.scope in wide
+        if {"screen", "compare"} == {other.scope, action.scope}:
+            meet = False  # two screens, never shown together
         if other.id == action.id or not meet:
             continue
         for key in wanted:
@@ -669,5 +671,3 @@ def _document_row(keys: Keys, action: Action) -> str:
 
 if __name__ == "__main__":
     print(keys_document(), end="")
-        if {"screen", "compare"} == {other.scope, action.scope}:
-            meet = False  # two screens, never shown together

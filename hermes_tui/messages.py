@@ -24,7 +24,6 @@ class EpisodePicked(Message):
 
 
 @dataclass
-@dataclass
 class SiblingClicked(Message):
     """One of several replies was clicked."""
 
@@ -32,6 +31,7 @@ class SiblingClicked(Message):
     """Its place, from 0."""
 
 
+@dataclass
 class CursorMoved(Message):
     """Another token is under the cursor of the token view."""
 

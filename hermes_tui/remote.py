@@ -172,7 +172,6 @@ class RemoteBackend:
             created_at=time.time(),
         )
 
-    async def end_session(self, session_id: str) -> None:
     async def start_siblings(self, task_id: str, size: int) -> list[SessionRow]:
         """Start several sessions of one group."""
         if self._inference is None:
@@ -192,6 +191,7 @@ class RemoteBackend:
             )
         return rows
 
+    async def end_session(self, session_id: str) -> None:
         """End a session: its key works no longer."""
         if self._inference is None:
             await self._gateway.close(session_id)

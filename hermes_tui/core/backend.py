@@ -138,11 +138,11 @@ class Backend(Protocol):
         """Start a session."""
         ...
 
-    async def end_session(self, session_id: str) -> None:
     async def start_siblings(self, task_id: str, size: int) -> list[SessionRow]:
         """Start several sessions of one group."""
         ...
 
+    async def end_session(self, session_id: str) -> None:
         """End a session: its key works no longer."""
         ...
 

@@ -104,21 +104,21 @@ class Controller:
         """Have a function called with every change, in the event loop; it must not block."""
         self._listeners.append(listener)
 
-    def _tell(self, change: Change) -> None:
     def unlisten(self, listener: Callable[[Change], None]) -> None:
         """Call a function no longer."""
         self._listeners.remove(listener)
 
+    def _tell(self, change: Change) -> None:
         for listener in self._listeners:
             listener(change)
 
-    async def attempt(self, doing: Awaitable[object]) -> bool:
     def say(
         self, text: str, severity: Literal["information", "warning", "error"] = "information"
     ) -> None:
         """Tell the person a sentence."""
         self._tell(Notice(text=text, severity=severity))
 
+    async def attempt(self, doing: Awaitable[object]) -> bool:
         """Await something; an error of the stack becomes a notice. Return whether it went well."""
         try:
             await doing
@@ -456,6 +456,10 @@ class Controller:
         else:
             self._tell(Notice(text="nothing to interrupt: the agent does not speak"))
 
+    def compare(self, size: int) -> Comparison:
+        """Return a comparison of several replies, none of which is asked for yet."""
+        return Comparison(self, self._backend, size)
+
     # What the agent asks -------------------------------------------------------------------
 
     def _ask(self, turn: Turn, asked: ApprovalAsked) -> None:
@@ -463,10 +467,6 @@ class Controller:
             session_id=turn.session_id,
             approval_id=asked.approval_id,
             question=asked.question,
-    def compare(self, size: int) -> Comparison:
-        """Return a comparison of several replies, none of which is asked for yet."""
-        return Comparison(self, self._backend, size)
-
             choices=asked.choices,
             free=asked.free or not asked.choices,
             expires_at=asked.expires_at,

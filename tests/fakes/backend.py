@@ -254,12 +254,12 @@ class FakeBackend:
         self.add_session(session_id, created_at=self.clock())
         return self.session_rows[session_id]
 
-    async def end_session(self, session_id: str) -> None:
-        self._called("end_session", session_id)
     async def start_siblings(self, task_id: str, size: int) -> list[SessionRow]:
         self._called("start_siblings", task_id, size)
         return [await self.start_session(task_id) for _ in range(size)]
 
+    async def end_session(self, session_id: str) -> None:
+        self._called("end_session", session_id)
         row = self.session_rows[session_id]
         self.session_rows[session_id] = replace(row, ended=True)
 
