@@ -66,6 +66,51 @@ def error_of(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
     return error
 
 
+# -- /v1/chat/completions ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_chat_with_tools_is_replayed_from_the_record(
+    gateway: Gateway, session: tuple[str, str], client: openai.AsyncOpenAI, streamed: bool
+) -> None:
+    """The official client: what it was answered goes back as the client itself writes it."""
+    gateway.engine.scripts = [says(f"I look.\n{CALL}\n{CALL}"), says("It is red.")]
+    function = {"name": "look", "parameters": SCHEMA, "strict": True}
+    tool: Any = {"type": "function", "function": function}
+    conversation: list[Any] = [{"role": "user", "content": "Hi"}]
+    if streamed:
+        async with client.chat.completions.stream(
+            model="policy", messages=conversation, tools=[tool]
+        ) as stream:
+            kinds = [event.type async for event in stream]
+            answer: Any = await stream.get_final_completion()
+        assert "tool_calls.function.arguments.done" in kinds
+    else:
+        answer = await client.chat.completions.create(
+            model="policy", messages=conversation, tools=[tool]
+        )
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content.strip() == "I look."
+    calls = choice.message.tool_calls
+    assert [call.function.arguments for call in calls] == [ARGUMENTS, ARGUMENTS]
+    assert len({call.id for call in calls}) == 2
+    replayed = choice.message.model_dump(mode="json")
+    for call in replayed["tool_calls"]:
+        call["function"].pop("parsed_arguments", None)
+    conversation += [{k: v for k, v in replayed.items() if k != "parsed"}]
+    conversation += [{"role": "tool", "tool_call_id": call.id, "content": "red"} for call in calls]
+    second = await client.chat.completions.create(
+        model="policy", messages=conversation, tools=[tool], logprobs=True, top_logprobs=1
+    )
+    assert second.choices[0].message.content == "It is red."
+    assert second.choices[0].logprobs is not None
+    first, last = await recorded(gateway, session)
+    before = first["prompt_token_ids"] + first["token_ids"]
+    assert last["prompt_token_ids"][: len(before)] == before
+    assert last["prefix"]["first_difference"] is None
+
+
 # -- /v1/completions ---------------------------------------------------------------------------
 
 
