@@ -88,7 +88,7 @@ class InferenceFields(Body):
     inf_base_url: str | None = None
     """Base URL of the inference gateway; may or may not end in ``/v1``."""
     inf_model: str | None = None
-    """Model to ask for there."""
+    """Model to ask for there; alone, where the session's turns go anyway, for one turn."""
     session_api_key: str | None = None
     """The session's key there."""
 

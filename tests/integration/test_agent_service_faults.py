@@ -47,8 +47,9 @@ def client(stack: services.Services, upstream: Upstream) -> Iterator[httpx.Clien
         yield client
 
 
-def turn(client: httpx.Client, user: str, text: str) -> httpx.Response:
-    return client.post("/v1/responses", json={"input": text, "model": "m", "user": user})
+def turn(client: httpx.Client, user: str, text: str, **fields: str) -> httpx.Response:
+    body = {"input": text, "model": "m", "user": user, **fields}
+    return client.post("/v1/responses", json=body)
 
 
 def history(client: httpx.Client, user: str) -> list[str]:
@@ -76,6 +77,9 @@ def test_plain_chat_uses_the_configured_upstream(client: httpx.Client, upstream:
     assert turn(client, "plain", "hello").status_code == 200
     assert upstream.chats[0].key == "key-of-the-upstream"
     assert upstream.chats[0].body["model"] == "plain"
+    assert turn(client, "plain", "hello", inf_model="named").status_code == 200
+    assert turn(client, "plain", "hello").status_code == 200
+    assert [chat.body["model"] for chat in upstream.chats[1:]] == ["named", "plain"]
 
 
 @pytest.mark.parametrize("victim", ["router", "agent-gateway"])

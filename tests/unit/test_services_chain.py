@@ -308,6 +308,17 @@ async def test_the_upstream_is_remembered_until_the_session_is_closed(one: Chain
     assert "sk-sess" not in (await one.client.get("/sessions")).text
 
 
+async def test_a_model_alone_is_asked_for_in_its_turn(one: Chain) -> None:
+    await one.say("one", inf_model="plain")
+    fields = {"inf_base_url": "http://gw:1", "session_api_key": "sk-sess-12345678"}
+    await one.say("two", **fields, inf_model="kept")
+    await one.say("three", inf_model="other")
+    await one.say("four")
+    assert one.agent.seen[0].metadata == {"inf_model": "plain"}
+    models = [request.metadata["areal_inference"]["model"] for request in one.agent.seen[1:]]
+    assert models == ["kept", "other", "kept"]
+
+
 async def test_instructions_reach_agents_that_know_nothing_of_them(one: Chain) -> None:
     await one.say("hello", instructions="be brief", metadata={"mine": 1})
     request = one.agent.seen[0]

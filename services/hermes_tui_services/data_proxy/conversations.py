@@ -223,7 +223,10 @@ class Conversations:
             inference = inference or state.inference
         metadata = dict(turn.metadata)
         if inference:
-            metadata["areal_inference"] = inference.model_dump()
+            named = inference.model_copy(update={"model": turn.model or inference.model})
+            metadata["areal_inference"] = named.model_dump()
+        elif turn.model:
+            metadata["inf_model"] = turn.model
         return RunBody(
             message=turn.message,
             session_key=turn.session_key,

@@ -32,6 +32,8 @@ class Turn:
     """The user's messages; several when they were collected."""
     metadata: dict[str, Any] = field(default_factory=dict)
     inference: Inference | None = None
+    model: str = ""
+    """Model to ask for in this turn, wherever it goes; empty leaves it as it was."""
     queue_mode: QueueMode = QueueMode.FOLLOWUP
     history: list[ChatMessage] | None = None
     """In place of the stored conversation; then nothing is stored."""
@@ -56,6 +58,7 @@ class Turn:
             messages=[body.message],
             metadata=body.metadata,
             inference=body.inference(),
+            model=(body.inf_model or "").strip(),
             queue_mode=body.queue_mode,
             history=body.history,
             background=body.background,
@@ -91,6 +94,7 @@ class Turn:
             and self.history is other.history is None
             and self.metadata == other.metadata
             and self.inference in (None, other.inference)
+            and self.model in ("", other.model)
         )
 
     def collect(self, other: Turn) -> None:

@@ -19,7 +19,7 @@ from hermes_tui_services.protocol import (
     check_session_key,
 )
 
-_RESERVED = ("areal_inference", "instructions", "sampling", "tools")
+_RESERVED = ("areal_inference", "inf_model", "instructions", "sampling", "tools")
 """Names in a turn's metadata that the service sets itself."""
 
 

@@ -456,7 +456,8 @@ class HermesAgent:
                 code="no_upstream",
                 param="inf_base_url",
             )
-        model = upstream.model or fallback.model or FALLBACK_MODEL
+        asked = str(request.metadata.get("inf_model") or "")
+        model = upstream.model or asked or fallback.model or FALLBACK_MODEL
         return upstream.model_copy(update={"model": model})
 
     def _new_session(self, key: str) -> HermesSession:
