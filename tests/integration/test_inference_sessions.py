@@ -266,7 +266,7 @@ async def test_a_trained_episode_is_judged_no_more_and_the_key_goes_on(gateway: 
     session_id, key = await gateway.session()
     completion_id = (await gateway.chat(key)).json()["id"]
     await gateway.call("POST", "/rl/set_reward", {"reward": 1}, key=key)
-    (episode,) = gateway.store.claim(
+    ((episode,),) = gateway.store.claim(
         step=1, limit=1, min_count=1, scored_before=1e12, min_policy_version=0
     )
     answer = await gateway.call("POST", "/rl/set_reward", {"reward": 0}, key=key)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 from fakes.episodes import make_completion, make_episode
+from pydantic import ValidationError
 
 from hermes_tui_training.advantages import (
     RUN,
     completion_returns,
     episode_advantage,
+    group_advantages,
     updated_baselines,
 )
-from hermes_tui_training.config import RewardConfig
+from hermes_tui_training.config import GroupConfig, RewardConfig, TrainingConfig
+from hermes_tui_training.lesson import make_lesson
+from hermes_tui_training.types import Episode
 
 
 def _three(**rewards: float) -> list:
@@ -94,5 +99,97 @@ def test_the_baseline_is_a_moving_average_from_zero() -> None:
     assert updated_baselines(baselines, [], _config()) == baselines
 
 
-def _config() -> RewardConfig:
-    return RewardConfig(baseline_decay=0.9)
+def _config(**changes: float) -> RewardConfig:
+    return RewardConfig(**{"baseline_decay": 0.9, **changes})
+
+
+def _siblings(*rewards: float) -> list[Episode]:
+    return [
+        make_episode(make_completion(f"c{i}"), episode_id=f"ep-{i}", reward=reward)
+        for i, reward in enumerate(rewards)
+    ]
+
+
+def _group(*rewards: float, **group: object) -> list[float]:
+    """Return the advantages of siblings with these rewards; none for nothing to learn."""
+    config = GroupConfig(**group)  # type: ignore[arg-type]
+    found = group_advantages(_siblings(*rewards), _config(), config)
+    assert [one.episode_id for one in found] == [f"ep-{i}" for i in range(len(rewards))]
+    return [value for one in found for value in one.by_completion.values()]
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        # 1 against the mean of (0, -1), 0 against that of (1, -1), -1 against that of (1, 0).
+        ({}, [1.5, 0.0, -1.5]),
+        ({"advantage": "mean"}, [1.0, 0.0, -1.0]),
+        # The standard deviation of (1, 0, -1) is the root of 2/3.
+        ({"advantage": "mean", "divide_by_std": True}, [1.5**0.5, 0.0, -(1.5**0.5)]),
+        ({"divide_by_std": True}, [1.5**1.5, 0.0, -(1.5**1.5)]),
+    ],
+)
+def test_siblings_are_measured_against_each_other(
+    group: dict[str, object], expected: list[float]
+) -> None:
+    assert _group(1.0, 0.0, -1.0, **group) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("divide_by_std", [False, True])
+@pytest.mark.parametrize("advantage", ["leave_one_out", "mean"])
+@pytest.mark.parametrize("reward", [1.0, 0.7, 0.1, 0.0, -0.3])
+def test_siblings_that_did_equally_well_have_nothing_to_learn(
+    reward: float, advantage: str, divide_by_std: bool
+) -> None:
+    for size in (2, 3, 7):
+        rewards = [reward] * size
+        assert _group(*rewards, advantage=advantage, divide_by_std=divide_by_std) == []
+
+
+def test_a_groups_advantages_do_not_depend_on_the_order() -> None:
+    rewards = [0.3, -0.8, 0.1, 0.9]
+    forward, backward = _group(*rewards), _group(*reversed(rewards))
+    assert forward == pytest.approx(backward[::-1], abs=1e-12)
+    assert sum(forward) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_scale_and_clip_hold_for_groups_and_a_bias_cancels() -> None:
+    config = _config(scale=10.0, bias=-0.5, clip=12.0)
+    found = group_advantages(_siblings(1.0, 0.0), config, GroupConfig())
+    assert [one.mean for one in found] == [10.0, -10.0]
+    found = group_advantages(_siblings(1.0, -1.0), config, GroupConfig())
+    assert [one.mean for one in found] == [12.0, -12.0]
+
+
+def test_each_completion_of_a_sibling_is_measured_against_the_others_mean() -> None:
+    long = make_episode(make_completion("a"), make_completion("b"), episode_id="long", reward=1.0)
+    short = make_episode(make_completion("c"), episode_id="short", reward=0.0)
+    found = group_advantages([long, short], _config(turn_discount=0.5), GroupConfig())
+    assert found[0].by_completion == {"a": 0.5, "b": 1.0}
+    assert found[1].by_completion == {"c": -0.75}
+    assert (found[0].baseline, found[1].baseline) == (0.0, 0.75)
+
+
+def test_a_centred_group_of_one_is_refused_in_a_sentence() -> None:
+    with pytest.raises(ValidationError, match=r"min_size(.|\n)*a group of one.*always zero"):
+        GroupConfig(min_size=1)
+    with pytest.raises(AssertionError, match="never centred"):
+        group_advantages(_siblings(1.0), _config(), GroupConfig())
+
+
+def test_a_lesson_of_groups_and_lone_episodes() -> None:
+    good, bad, alike = _siblings(1.0, -1.0), _siblings(0.5, 0.5), _siblings(1.0)
+    ids = itertools.count()
+    units = [
+        [replace(episode, episode_id=f"e{next(ids)}") for episode in unit]
+        for unit in (good, bad, alike)
+    ]
+    lesson = make_lesson(units, {"task": 0.25}, TrainingConfig())
+    assert [episode.episode_id for episode in lesson.episodes] == ["e0", "e1", "e4"]
+    assert [one.mean for one in lesson.advantages] == [2.0, -2.0, 0.75]
+    assert lesson.unlearnable == ["e2", "e3"]
+    assert lesson.num_groups == 1
+    # With a larger least size the same siblings are lone episodes.
+    lesson = make_lesson(units, {"task": 0.25}, TrainingConfig(group=GroupConfig(min_size=3)))
+    assert [one.mean for one in lesson.advantages] == [0.75, -1.25, 0.25, 0.25, 0.75]
+    assert lesson.num_groups == 0

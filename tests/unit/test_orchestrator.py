@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.siblings import complete, scored, sibling
 
 from hermes_tui_services.errors import ServiceError, TrainingError
 from hermes_tui_services.serving import ServeConfig
@@ -287,7 +288,7 @@ async def test_a_batch_waits_for_its_size(tmp_path: Path) -> None:
     bench = Bench(tmp_path, batch_size=2)
     async with bench.running() as orchestrator:
         first = bench.episode(1.0)
-        await until(lambda: orchestrator.status()["reason"] == "1 of 2 scored episodes")
+        await until(lambda: orchestrator.status()["reason"] == "1 of 2 scored")
         second = bench.episode(-1.0)
         await until(lambda: orchestrator.status()["policy_version"] == 1)
     assert bench.learner.requests[0].facts.episode_ids == (first, second)
@@ -507,6 +508,7 @@ async def test_a_version_without_a_checkpoint_cannot_be_gone_back_to(tmp_path: P
     bench = Bench(tmp_path, checkpoint={"keep_last": 2})
     async with bench.running() as orchestrator:
         await _steps(bench, orchestrator, 4)
+        await until(lambda: orchestrator.status()["kept_versions"] == [0, 3, 4])
         with pytest.raises(UnknownVersionError, match=r"version 1 has no .* go to 0, 3$"):
             await orchestrator.rollback(1)
         with pytest.raises(TrainingError, match="current one already"):
@@ -549,3 +551,87 @@ async def test_a_rollback_is_the_way_out_of_weights_that_cannot_be_served(bench:
         assert row["published"]
         assert orchestrator.status()["served_version"] == 3
         assert orchestrator.status()["publish_error"] is None
+
+
+async def test_siblings_are_trained_together_against_each_other(bench: Bench) -> None:
+    async with bench.running() as orchestrator:
+        sessions = [sibling(bench.store) for _ in range(3)]
+        ids = [scored(bench.store, sessions[0], 1.0), scored(bench.store, sessions[1], 0.0)]
+        await until(lambda: "has 2 of 3 scored" in orchestrator.status()["reason"])
+        ids.append(scored(bench.store, sessions[2], -1.0))
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    (request,) = bench.learner.requests
+    assert request.facts.episode_ids == tuple(ids)
+    assert request.facts.num_groups == 1
+    # The one that is exactly average belongs to the step, with nothing to push.
+    assert [sample.advantages[-1] for sample in request.samples] == [1.5, 0.0, -1.5]
+    assert [sample.num_trainable_tokens for sample in request.samples] == [2, 2, 2]
+    (row,) = bench.store.steps()
+    assert row["num_groups"] == 1
+    assert {bench.state(episode_id) for episode_id in ids} == {"trained"}
+
+
+async def test_a_group_goes_without_siblings_that_are_too_late(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, group={"timeout_s": 0.3})
+    async with bench.running() as orchestrator:
+        sessions = [sibling(bench.store) for _ in range(4)]
+        ids = [scored(bench.store, sessions[0], 1.0), scored(bench.store, sessions[1], -1.0)]
+        late = complete(bench.store, sessions[2])
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+        bench.store.set_reward(late, 1.0)
+        bench.store.end_session(sessions[3])
+        await until(lambda: orchestrator.status()["policy_version"] == 2)
+    group, lone = bench.learner.requests
+    assert group.facts.episode_ids == tuple(ids)
+    assert [sample.advantages[-1] for sample in group.samples] == [2.0, -2.0]
+    assert (lone.facts.episode_ids, lone.facts.num_groups) == ((late,), 0)
+    # Its baseline is the running one: 0.9 * 0.1 - 0.1 after 1 and -1.
+    assert lone.samples[0].advantages[-1] == pytest.approx(1.01)
+
+
+async def test_a_sibling_that_ends_lets_its_group_go(bench: Bench) -> None:
+    async with bench.running() as orchestrator:
+        one, two = sibling(bench.store), sibling(bench.store)
+        episode_id = scored(bench.store, one)
+        await until(lambda: "has 1 of 2 scored" in orchestrator.status()["reason"])
+        bench.store.end_session(two)
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    assert bench.learner.requests[0].facts.episode_ids == (episode_id,)
+
+
+async def test_a_group_that_did_equally_well_is_dropped(bench: Bench) -> None:
+    async with bench.running() as orchestrator:
+        sessions = [sibling(bench.store) for _ in range(3)]
+        ids = [scored(bench.store, session_id, 0.7) for session_id in sessions]
+        await until(lambda: all(bench.state(episode_id) == "dropped" for episode_id in ids))
+        assert {bench.store.episode(i).dropped_reason for i in ids} == {"zero_advantage"}
+        assert orchestrator.status()["policy_version"] == 0
+    assert bench.learner.requests == []
+
+
+async def test_a_batch_counts_groups(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, batch_size=2)
+    async with bench.running() as orchestrator:
+        ids = [scored(bench.store, sibling(bench.store), reward) for reward in (1.0, -1.0)]
+        await until(lambda: orchestrator.status()["reason"] == "1 of 2 scored")
+        ids.append(bench.episode(0.5))
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    (request,) = bench.learner.requests
+    assert request.facts.episode_ids == tuple(ids)
+    assert [sample.advantages[-1] for sample in request.samples] == [2.0, -2.0, 0.5]
+
+
+async def test_a_group_stays_whole_when_the_learner_dies(bench: Bench) -> None:
+    def die(_: StepRequest) -> None:
+        bench.learner.gone = True
+        raise ServiceError("the connection to the learner was lost")
+
+    bench.learner.script = [die]
+    async with bench.running() as orchestrator:
+        sessions = [sibling(bench.store) for _ in range(2)]
+        ids = [scored(bench.store, s, r) for s, r in zip(sessions, (1.0, -1.0), strict=True)]
+        await until(lambda: bench.learner.gone and bench.state(ids[0]) == "scored")
+        bench.learner.gone = False
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+    assert [request.facts.episode_ids for request in bench.learner.requests] == [tuple(ids)] * 2
+    assert [row["episode_ids"] for row in bench.store.steps()] == [ids]

@@ -46,9 +46,11 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
     store.close()
 
 
-def session(store: Store, *, task_id: str = "task", key: str = "") -> str:
+def session(
+    store: Store, *, task_id: str = "task", key: str = "", group_id: str = "group-1"
+) -> str:
     made = store.create_session(
-        key_hash=hash_key(key or new_id("k")), task_id=task_id, group_id="group-1"
+        key_hash=hash_key(key or new_id("k")), task_id=task_id, group_id=group_id
     )
     return made.session_id
 
@@ -96,14 +98,15 @@ def recorded(store: Store, session_id: str, **kwargs: Any) -> str:
 
 
 def scored(store: Store, reward: float = 1.0, **kwargs: Any) -> str:
-    """Record and score an episode of its own session; return its id."""
-    episode_id = recorded(store, session(store), **kwargs)
+    """Record and score an episode of its own session and group; return its id."""
+    episode_id = recorded(store, session(store, group_id=new_id("group-")), **kwargs)
     store.set_reward(episode_id, reward)
     return episode_id
 
 
 def claim(store: Store, **kwargs: Any) -> list[Episode]:
-    return store.claim(
+    """Claim lone episodes."""
+    units = store.claim(
         **{
             "step": 1,
             "limit": 1,
@@ -113,6 +116,7 @@ def claim(store: Store, **kwargs: Any) -> list[Episode]:
             **kwargs,
         }
     )
+    return [episode for unit in units for episode in unit]
 
 
 def kinds(store: Store) -> list[str]:
@@ -320,7 +324,7 @@ def test_a_step_cannot_be_recorded_twice(store: Store) -> None:
 
 
 def test_claims_take_the_oldest_episodes_first(store: Store) -> None:
-    early, late = recorded(store, session(store)), recorded(store, session(store))
+    early, late = (recorded(store, session(store, group_id=group_id)) for group_id in ("a", "b"))
     store.set_reward(late, 1.0)
     store.set_reward(early, 1.0)
     assert [e.episode_id for e in claim(store)] == [early]
@@ -395,7 +399,8 @@ def test_filters_and_pages(store: Store) -> None:
     assert [row["episode_id"] for row in store.summaries(after=ids[0], limit=1)] == [ids[1]]
     assert [e.episode_id for e in store.episodes(state="scored")] == ids
     assert store.summaries(state="open") == []
-    assert [e.episode_id for e in store.episodes(group_id="group-1", limit=2)] == ids[:2]
+    siblings = [recorded(store, session(store)) for _ in range(3)]
+    assert [e.episode_id for e in store.episodes(group_id="group-1", limit=2)] == siblings[:2]
     row = store.summaries(limit=1)[0]
     assert (row["num_completions"], row["num_trainable"], row["policy_version_max"]) == (1, 1, 0)
 

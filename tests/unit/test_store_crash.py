@@ -81,15 +81,15 @@ store.release_claims()
 step = store.policy_version()
 while True:
     step += 1
-    episodes = store.claim(
+    units = store.claim(
         step=step, limit=1, min_count=1, scored_before=1e12, min_policy_version=0)
-    if not episodes:
+    if not units:
         print("empty", flush=True)
         break
     print("claimed", flush=True)
     store.commit_step(
         {"step": step, "policy_version": step,
-         "episode_ids": [e.episode_id for e in episodes]}, [], {})
+         "episode_ids": [e.episode_id for unit in units for e in unit]}, [], {})
     print("committed", flush=True)
 """
 
@@ -137,5 +137,5 @@ def test_every_episode_is_in_exactly_one_step_whatever_dies(tmp_path: Path) -> N
     consumed = [episode_id for row in rows for episode_id in row["episode_ids"]]
     assert len(consumed) == len(set(consumed)) == 60
     assert [row["step"] for row in rows] == list(range(1, 61))
-    assert store.waiting()["states"] == {"trained": 60}
+    assert store.num_episodes() == {"trained": 60}
     store.close()

@@ -2,18 +2,23 @@
 
 The advantage of a lone episode is its return against a running baseline. It is never centred:
 ``x - mean(x)`` of one value is zero, and would erase the signal while every counter still moves.
+Siblings of a group are measured against each other.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hermes_tui_training.config import RewardConfig
+from hermes_tui_training.config import GroupConfig, RewardConfig
 from hermes_tui_training.types import Completion, Episode
 
 RUN = ""
 """Key of the run's own baseline beside the tasks'; start_session refuses an empty task_id."""
+
+_SAME = 1e-9
+"""Rewards closer than this are equal: the mean of equal numbers may be off by their rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +30,7 @@ class EpisodeAdvantage:
     baseline: float
     """What its return was measured against."""
     by_completion: dict[str, float]
-    """Advantage per trainable completion id; those of exactly 0.0 are left out."""
+    """Advantage per trainable completion id; empty when there is nothing to learn."""
 
     @property
     def mean(self) -> float:
@@ -107,6 +112,45 @@ def episode_advantage(
     )
 
 
+def group_advantages(
+    episodes: Sequence[Episode], reward: RewardConfig, group: GroupConfig
+) -> list[EpisodeAdvantage]:
+    """Return the advantages of siblings: ``clip(scale * (R - baseline) [/ std])`` per completion.
+
+    The baseline is the mean return of the other siblings (leave-one-out), or of all. A sibling of
+    several completions counts with their mean. A group whose siblings all did equally well has
+    nothing to learn; in any other one, a sibling that is exactly average takes part with zeros.
+
+    Args:
+        episodes: siblings of one task, scored, with their completions; at least two.
+        reward: scale, clip, turn_discount; a bias would be in the baseline too.
+        group: advantage, divide_by_std.
+    """
+    assert len(episodes) >= 2, "a group of one is never centred"
+    assert len({episode.task_id for episode in episodes}) == 1, "a group is of one task"
+    returns = [completion_returns(episode, reward.turn_discount) for episode in episodes]
+    scores = [_mean(list(values.values())) for values in returns]
+    spread = math.sqrt(_mean([(score - _mean(scores)) ** 2 for score in scores]))
+    scale = reward.scale / (spread if group.divide_by_std and spread > _SAME else 1.0)
+    found = []
+    for index, (episode, values) in enumerate(zip(episodes, returns, strict=True)):
+        others = scores[:index] + scores[index + 1 :]
+        baseline = _mean(others if group.advantage == "leave_one_out" else scores)
+        found.append(
+            EpisodeAdvantage(
+                episode_id=episode.episode_id,
+                baseline=baseline,
+                by_completion={
+                    completion_id: _clip(_settled(value - baseline) * scale, reward.clip)
+                    for completion_id, value in values.items()
+                },
+            )
+        )
+    if any(value for one in found for value in one.by_completion.values()):
+        return found
+    return [replace(one, by_completion={}) for one in found]
+
+
 def updated_baselines(
     baselines: Mapping[str, float], episodes: Sequence[Episode], config: RewardConfig
 ) -> dict[str, float]:
@@ -129,6 +173,15 @@ def updated_baselines(
             before = baseline_of(result, key)
             result[key] = config.baseline_decay * before + (1 - config.baseline_decay) * observed
     return result
+
+
+def _settled(difference: float) -> float:
+    """Return a difference of rewards, without what rounding alone may leave."""
+    return 0.0 if abs(difference) < _SAME else difference
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def _clip(value: float, bound: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from hermes_tui_services.serving import RoleConfig
 from hermes_tui_services.settings import Secret, Section
@@ -34,6 +34,8 @@ class InferenceGatewayConfig(Section):
     """Port to listen on; 0 takes a free one, kept for the life of the stack."""
     accept_foreign_keys: bool = False
     """Whether start_session takes an unknown api_key that begins with sk-sess-."""
+    top_logprobs: int = Field(4, ge=0, le=20)
+    """Likeliest tokens recorded at each sampled one, for the token view; 0 for none."""
 
 
 class EngineConfig(Section):
@@ -67,6 +69,31 @@ class RewardConfig(Section):
     it stays 0, and the advantage is the reward."""
     turn_discount: float = Field(1.0, ge=0, le=1)
     """Discount per completion, counted back from the last."""
+
+
+class GroupConfig(Section):
+    """``[training.group]``: siblings of one task, measured against each other."""
+
+    timeout_s: float = Field(60.0, ge=0)
+    """Seconds that a group waits, from its first reward on, for siblings without one; then those
+    that have one go."""
+    advantage: Literal["leave_one_out", "mean"] = "leave_one_out"
+    """What a sibling's return is measured against: the mean of the others, or of all."""
+    min_size: int = 2
+    """Fewer scored siblings than this are lone episodes, measured against the running baseline."""
+    divide_by_std: bool = False
+    """Whether advantages are divided by the group's standard deviation. Off: it overweights tasks
+    that are too easy or too hard (arXiv:2503.20783)."""
+
+    @field_validator("min_size")
+    @classmethod
+    def _never_center_a_lone_episode(cls, value: int) -> int:
+        if value < 2:
+            raise ValueError(
+                f"{value} would center a group of one: x - mean(x) is always zero, so nothing "
+                "would be learned while every counter still moves; use 2 or more"
+            )
+        return value
 
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -143,7 +170,7 @@ class TrainingConfig(Section):
     admin_api_key: Secret = SecretStr("")
     """Key of the inference gateway's admin routes; empty mints one into keys.json."""
     batch_size: int = Field(1, ge=1)
-    """Scored episodes that make a step."""
+    """Scored groups or lone episodes that make a step."""
     max_staleness: int = Field(4, ge=0)
     """Episodes sampled by weights more versions behind than this are not trained."""
     micro_batch_tokens: int = Field(4096, ge=1)
@@ -153,6 +180,7 @@ class TrainingConfig(Section):
     gateway: InferenceGatewayConfig = InferenceGatewayConfig()
     engine: EngineConfig = EngineConfig()
     reward: RewardConfig = RewardConfig()
+    group: GroupConfig = GroupConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     lora: LoraConfig = LoraConfig()
     loss: LossConfig = LossConfig()

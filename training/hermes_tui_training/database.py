@@ -132,6 +132,9 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (policy_version, prompt)
     ) STRICT;
     """,
+    """
+    CREATE INDEX sessions_by_group ON sessions (group_id);
+    """,
 )
 """Entry n takes a file from ``PRAGMA user_version`` n to n + 1; entries never change."""
 

@@ -31,6 +31,7 @@ def batch_facts(
     samples: Sequence[TrainingSample],
     *,
     baselines: Mapping[str, float],
+    num_groups: int = 0,
     base_version: int,
     wait_s: float,
     claim_s: float,
@@ -42,6 +43,7 @@ def batch_facts(
         advantages: one per episode.
         samples: of the episodes, at least one.
         baselines: after these episodes.
+        num_groups: groups among them.
         base_version: version that the step starts from.
         wait_s: seconds without work before the claim.
         claim_s: seconds to claim and to make the samples.
@@ -57,6 +59,7 @@ def batch_facts(
     return BatchFacts(
         episode_ids=tuple(episode.episode_id for episode in episodes),
         baselines=dict(baselines),
+        num_groups=num_groups,
         reward_mean=_mean(rewards),
         reward_min=min(rewards),
         reward_max=max(rewards),

@@ -14,15 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hermes_tui_services.errors import HermesTuiError, ServiceError, TrainingError
 from hermes_tui_training import checkpoint
-from hermes_tui_training.advantages import EpisodeAdvantage, episode_advantage, updated_baselines
 from hermes_tui_training.config import TrainerRole
 from hermes_tui_training.engine.base import Engine
+from hermes_tui_training.groups import waiting_text
 from hermes_tui_training.learner.client import LearnerClient, LearnerGoneError
 from hermes_tui_training.learner.wire import (
     NonFiniteError,
@@ -32,12 +31,11 @@ from hermes_tui_training.learner.wire import (
     StepResult,
     VersionExistsError,
 )
+from hermes_tui_training.lesson import make_lesson
 from hermes_tui_training.metrics import PublishTimes, batch_facts, rollback_row, step_row
 from hermes_tui_training.protocol import EventKind
 from hermes_tui_training.publisher import Publisher
-from hermes_tui_training.samples import TrainingSample, training_samples
 from hermes_tui_training.store import Store
-from hermes_tui_training.types import Episode
 
 logger = logging.getLogger(__name__)
 
@@ -49,22 +47,17 @@ MAX_ATTEMPTS = 5
 
 _BACKOFF_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 _BUSY_POLL_S = 0.5
-_GRACE_SLACK_S = 0.02
+_HELD_SLACK_S = 0.02
+_LOOKED_AFTER = frozenset(
+    (EventKind.EPISODE_SCORED, EventKind.EPISODE_ENDED, EventKind.SESSION_ENDED)
+)
+"""Events after which there may be something to claim: a group waits for siblings that are open."""
+
 _PAUSED = "paused_reason"
 
 
 class UnknownVersionError(TrainingError):
     """A policy version has no checkpoint; the text names those that have."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:
-    """Claimed episodes, made ready for the learner."""
-
-    episodes: list[Episode]
-    advantages: list[EpisodeAdvantage]
-    samples: list[TrainingSample]
-    baselines: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,29 +235,24 @@ class Orchestrator:
         if self._paused_reason is not None:
             self._say("paused", self._paused_reason)
             return None
-        waiting = await asyncio.to_thread(self._store.waiting)
-        scored = waiting["states"].get("scored", 0)
-        wanted = self._config.training.batch_size
-        if scored < wanted:
-            self._say("waiting", f"{scored} of {wanted} scored episodes")
-            return None
-        scored_before = time.time() - self._config.training.reward.grace_s
-        if await self._step(scored_before):
-            return 0.0
-        return self._grace_left(waiting, scored_before)
+        return await self._begin_step()
 
-    def _grace_left(self, waiting: dict[str, Any], scored_before: float) -> float:
-        """Return after how long to claim again, when a claim found too few past their grace."""
-        held: list[float] = [
-            at
-            for at in (waiting["oldest_scored_at"], waiting["newest_scored_at"])
-            if at > scored_before
-        ]
-        if not held:
-            return 0.0  # some were dropped by the claim: count again
-        grace_s = self._config.training.reward.grace_s
-        self._say("waiting", f"rewards are held {grace_s:g} s for a change of mind")
-        return max(0.0, min(held) + grace_s - time.time()) + _GRACE_SLACK_S
+    async def _begin_step(self) -> float | None:
+        """Do a step if there is enough for one; return for how long to sleep, as ``_turn``."""
+        training = self._config.training
+        grace_s, timeout_s = training.reward.grace_s, training.group.timeout_s
+        units = await asyncio.to_thread(self._store.units)
+        now, ready = time.time(), sorted(unit.ready_at(grace_s, timeout_s) for unit in units)
+        enough = len(ready) >= training.batch_size
+        held_s = ready[training.batch_size - 1] - now if enough else None
+        if held_s is not None and held_s <= 0:
+            await self._step(scored_before=now - grace_s, group_scored_before=now - timeout_s)
+            return 0.0
+        said = waiting_text(
+            units, batch_size=training.batch_size, grace_s=grace_s, timeout_s=timeout_s, now=now
+        )
+        self._say("waiting", said)
+        return None if held_s is None else held_s + _HELD_SLACK_S
 
     async def _back_off(self, error: Exception) -> None:
         """Say why nothing happens, and wait a little; not woken: claims just given back would."""
@@ -283,11 +271,11 @@ class Orchestrator:
             pass
 
     async def _follow_scores(self) -> None:
-        """Wake the loop when an episode is scored, by whomever."""
+        """Wake the loop when an episode is scored or a sibling ends, by whomever."""
         with self._store.subscribe() as subscription:
             while True:
                 events, lost = await subscription.batch()
-                if lost or any(event.kind == EventKind.EPISODE_SCORED for event in events):
+                if lost or any(event.kind in _LOOKED_AFTER for event in events):
                     self.wake()
 
     # -- after a crash ------------------------------------------------------------------------
@@ -321,41 +309,44 @@ class Orchestrator:
             await self._record(result, save_s=0.0)
 
     async def _release(self) -> None:
-        waiting = await asyncio.to_thread(self._store.waiting)
-        if waiting["states"].get("claimed"):
+        if (await asyncio.to_thread(self._store.num_episodes)).get("claimed"):
             await asyncio.to_thread(self._store.release_claims)
 
     # -- one step -----------------------------------------------------------------------------
 
-    async def _step(self, scored_before: float) -> bool:
-        """Claim what was scored before a time, and train; return whether there was anything."""
+    async def _step(self, *, scored_before: float, group_scored_before: float) -> None:
+        """Claim what was scored before given times, as ``Store.claim``, and train."""
         claimed_at = time.monotonic()
         training, version = self._config.training, self._version
-        episodes = await asyncio.to_thread(
+        units = await asyncio.to_thread(
             self._store.claim,
             step=version + 1,
             limit=training.batch_size,
             min_count=training.batch_size,
             scored_before=scored_before,
+            group_scored_before=group_scored_before,
             min_policy_version=version - training.max_staleness,
         )
-        if not episodes:
-            return False
-        ids = [episode.episode_id for episode in episodes]
+        if not units:
+            return  # some were dropped by the claim: there are too few now
+        ids = [episode.episode_id for unit in units for episode in unit]
         self._say("training", f"version {version + 1} from {len(ids)} episodes")
         await asyncio.to_thread(
             self._store.add_event,
             EventKind.STEP_STARTED,
             {"step": version + 1, "episode_ids": ids},
         )
-        batch = await self._prepare(episodes)
-        if not batch.samples:
-            return True
+        baselines = await asyncio.to_thread(self._store.get_meta, "baselines", {})
+        lesson = make_lesson(units, baselines, training)
+        await asyncio.to_thread(self._store.drop, lesson.unlearnable, "zero_advantage")
+        if not lesson.samples:
+            return
         facts = batch_facts(
-            batch.episodes,
-            batch.advantages,
-            batch.samples,
-            baselines=batch.baselines,
+            lesson.episodes,
+            lesson.advantages,
+            lesson.samples,
+            baselines=lesson.baselines,
+            num_groups=lesson.num_groups,
             base_version=version,
             wait_s=max(0.0, claimed_at - self._idle_since),
             claim_s=time.monotonic() - claimed_at,
@@ -363,32 +354,10 @@ class Orchestrator:
         request = StepRequest(
             base_version=version,
             target_version=version + 1,
-            samples=tuple(batch.samples),
+            samples=tuple(lesson.samples),
             facts=facts,
         )
         await self._train(request)
-        return True
-
-    async def _prepare(self, episodes: Sequence[Episode]) -> _Batch:
-        """Return what there is to learn; episodes without any are dropped with their reason."""
-        config = self._config.training.reward
-        baselines = await asyncio.to_thread(self._store.get_meta, "baselines", {})
-        batch = _Batch(
-            episodes=[],
-            advantages=[],
-            samples=[],
-            baselines=updated_baselines(baselines, episodes, config),
-        )
-        for episode in episodes:
-            advantage = episode_advantage(episode, baselines, config)
-            samples = training_samples(episode, advantage.by_completion)
-            if samples:
-                batch.episodes.append(episode)
-                batch.advantages.append(advantage)
-                batch.samples.extend(samples)
-            else:
-                await asyncio.to_thread(self._store.drop, [episode.episode_id], "zero_advantage")
-        return batch
 
     async def _train(self, request: StepRequest) -> None:
         """Have the learner do a step, publish and record it."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any, get_args
 
 from hermes_tui_training.database import floats_to_blob, to_json
+from hermes_tui_training.groups import Unit, read_units
 from hermes_tui_training.protocol import EventKind
 from hermes_tui_training.store_base import ConflictError, Writer
 from hermes_tui_training.store_canaries import CanaryStore
@@ -22,19 +24,15 @@ class StepStore(EpisodeStore, CanaryStore):
         """Return the version of the last committed step; 0 before the first."""
         return int(self.get_meta("policy_version", 0))
 
-    def waiting(self) -> dict[str, Any]:
-        """Return what the next step waits for.
+    def num_episodes(self) -> dict[str, int]:
+        """Return the number of episodes by state."""
+        rows = self._database.query("SELECT state, count(*) FROM episodes GROUP BY state")
+        return {row[0]: row[1] for row in rows}
 
-        ``states``: number of episodes by state; ``oldest_scored_at``, ``newest_scored_at``: when
-        the longest and the last waiting rewards were given, seconds since the epoch, or None.
-        """
+    def units(self) -> list[Unit]:
+        """Return the scored groups and lone episodes, oldest first."""
         with self._database.exclusive() as connection:
-            states = connection.execute("SELECT state, count(*) FROM episodes GROUP BY state")
-            counts = {row[0]: row[1] for row in states}
-            oldest, newest = connection.execute(
-                "SELECT min(scored_at), max(scored_at) FROM episodes WHERE state = 'scored'"
-            ).fetchone()
-        return {"states": counts, "oldest_scored_at": oldest, "newest_scored_at": newest}
+            return read_units(connection)
 
     def claim(
         self,
@@ -44,39 +42,40 @@ class StepStore(EpisodeStore, CanaryStore):
         min_count: int,
         scored_before: float,
         min_policy_version: int,
-    ) -> list[Episode]:
-        """Take scored episodes for a step, oldest first; nothing when there are too few.
+        group_scored_before: float = math.inf,
+    ) -> list[list[Episode]]:
+        """Take scored groups and lone episodes for a step, oldest first; nothing if too few.
 
         Episodes that can never be trained are dropped on the way, with their reason: ``stale``,
-        ``incomplete`` (a completion was lost), or why its completions are untrainable.
+        ``incomplete`` (a completion was lost), or why its completions are untrainable. A group
+        goes on without them.
 
         Args:
             step: the step that claims.
-            limit: how many at most.
+            limit: how many groups or lone episodes at most.
             min_count: how many at least.
-            scored_before: only episodes whose reward was given up to then, seconds since the epoch.
+            scored_before: only those whose rewards were given up to then, seconds since the epoch.
             min_policy_version: oldest version that may be trained.
+            group_scored_before: groups whose first reward was given up to then wait no longer for
+                their siblings.
+
+        Returns: siblings of a group together, each with its completions.
         """
         with self._write() as write:
-            rows = write.execute(
-                "SELECT episode_id FROM episodes WHERE state = 'scored' AND scored_at <= ? "
-                "ORDER BY seq",
-                (scored_before,),
-            ).fetchall()
-            taken: list[str] = []
-            for row in rows:
+            taken: list[list[str]] = []
+            for unit in read_units(write.connection):
                 if len(taken) == limit:
                     break
-                obstacle = _claim_obstacle(write, row["episode_id"], min_policy_version)
-                if obstacle is None:
-                    taken.append(row["episode_id"])
-                else:
-                    _drop(write, row["episode_id"], obstacle)
+                waits = unit.num_awaited and unit.first_scored_at > group_scored_before
+                if waits or unit.last_scored_at > scored_before:
+                    continue
+                if members := _trainable_members(write, unit, min_policy_version):
+                    taken.append(members)
             if len(taken) < min_count:
                 taken = []
-            for episode_id in taken:
+            for episode_id in (episode_id for members in taken for episode_id in members):
                 write.set_episode(episode_id, EventKind.EPISODE_CLAIMED, state="claimed", step=step)
-        return [self.episode(episode_id) for episode_id in taken]
+        return [[self.episode(episode_id) for episode_id in members] for members in taken]
 
     def claimed(self) -> list[Episode]:
         """Return the claimed episodes, oldest first."""
@@ -162,6 +161,18 @@ class StepStore(EpisodeStore, CanaryStore):
             "SELECT row FROM steps WHERE step > ? ORDER BY step LIMIT ?", (after, limit)
         )
         return [json.loads(row["row"]) for row in rows]
+
+
+def _trainable_members(write: Writer, unit: Unit, min_policy_version: int) -> list[str]:
+    """Return the ids of a unit's episodes that can be trained; the others are dropped."""
+    members = []
+    for episode_id in unit.episode_ids:
+        obstacle = _claim_obstacle(write, episode_id, min_policy_version)
+        if obstacle is None:
+            members.append(episode_id)
+        else:
+            _drop(write, episode_id, obstacle)
+    return members
 
 
 def _claim_obstacle(write: Writer, episode_id: str, min_policy_version: int) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from hermes_tui_services.errors import ApiError, ServiceError, TrainingError
 from hermes_tui_services.http import SseResponse, read_body, sse
 from hermes_tui_training.gateway.services import Services, require_admin, services_of
+from hermes_tui_training.groups import Unit, waiting_text
 from hermes_tui_training.protocol import EventKind, Pause
 from hermes_tui_training.store import Store
 from hermes_tui_training.types import Event
@@ -36,21 +37,21 @@ async def read_status(request: Request) -> Response:
 async def status_json(services: Services) -> dict[str, Any]:
     """Return the trainer's state."""
     store, engine = services.store, services.engine
-    waiting, untrained, sessions = await asyncio.gather(
-        asyncio.to_thread(store.waiting),
+    episodes, units, untrained, sessions = await asyncio.gather(
+        asyncio.to_thread(store.num_episodes),
+        asyncio.to_thread(store.units),
         asyncio.to_thread(store.untrained),
         asyncio.to_thread(store.num_sessions),
     )
     trainer = services.orchestrator.status()
-    batch_size = services.config.training.batch_size
-    scored = waiting["states"].get("scored", 0)
     return {
-        "batch_size": batch_size,
-        "num_scored": scored,
-        "episodes": waiting["states"],
+        "batch_size": services.config.training.batch_size,
+        "num_scored": sum(not unit.num_awaited for unit in units),
+        "groups": [_group_json(services, unit) for unit in units if unit.num_awaited],
+        "episodes": episodes,
         "sessions": sessions,
         "untrained": untrained,
-        "waiting": _waiting_text(services, waiting, scored),
+        "waiting": _waiting_text(services, units, episodes),
         "learner": await asyncio.to_thread(_learner_json, services.config.learner_run_file),
         "engine": {"backend": engine.backend, **asdict(engine.stats())},
         **trainer,
@@ -66,17 +67,33 @@ def _learner_json(run_file: Path) -> dict[str, Any]:
         return {"reachable": False, "pid": None}
 
 
-def _waiting_text(services: Services, waiting: dict[str, Any], scored: int) -> str:
+def _group_json(services: Services, unit: Unit) -> dict[str, Any]:
+    """Return a group that waits for siblings."""
+    training = services.config.training
+    ready_at = unit.ready_at(training.reward.grace_s, training.group.timeout_s)
+    return {
+        "group_id": unit.group_id,
+        "task_id": unit.task_id,
+        "num_scored": len(unit.episode_ids),
+        "num_siblings": unit.num_siblings,
+        "seconds_left": max(0.0, ready_at - time.time()),
+    }
+
+
+def _waiting_text(services: Services, units: Sequence[Unit], episodes: dict[str, int]) -> str:
     """Say what the next step waits for."""
     training = services.config.training
-    missing = training.batch_size - scored
-    if missing > 0:
-        open_ = waiting["states"].get("open", 0) + waiting["states"].get("ended", 0)
-        return f"{scored} of {training.batch_size} scored; {open_} episodes have no reward yet"
-    held_s = waiting["newest_scored_at"] + training.reward.grace_s - time.time()
-    if held_s > 0:
-        return f"{scored} of {training.batch_size} scored; {held_s:.1f} s left to take it back"
-    return f"{scored} of {training.batch_size} scored"
+    text = waiting_text(
+        units,
+        batch_size=training.batch_size,
+        grace_s=training.reward.grace_s,
+        timeout_s=training.group.timeout_s,
+        now=time.time(),
+    )
+    if len(units) < training.batch_size:
+        unjudged = episodes.get("open", 0) + episodes.get("ended", 0)
+        text += f"; {unjudged} episodes have no reward yet"
+    return text
 
 
 async def pause(request: Request) -> Response:

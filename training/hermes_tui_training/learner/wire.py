@@ -53,6 +53,8 @@ class BatchFacts(Message):
     """The episodes that this step consumes."""
     baselines: dict[str, float]
     """Baselines after this step, by task id and the run's under the empty name."""
+    num_groups: int = 0
+    """How many groups they are from, of siblings measured against each other."""
     reward_mean: float
     """Mean reward of the episodes."""
     reward_min: float
