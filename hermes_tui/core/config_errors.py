@@ -144,6 +144,7 @@ def _wrong(key: str, detail: ErrorDetails, model: type[BaseModel]) -> str:
 
 def _lower(message: str) -> str:
     """Return pydantic's sentence as the end of one of ours."""
+    message = message.removeprefix("Value error, ")  # a validator of ours says what it is about
     rest = message.removeprefix("Input should be ")
     return f"must be {rest}" if rest != message else message[:1].lower() + message[1:]
 

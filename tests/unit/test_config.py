@@ -79,6 +79,12 @@ def fault(text: str, tmp_path: Path, *words: str, **environ: str) -> str:
             "[training.engine]\nkind = 'vlm'",
             "hermes.toml:2: training.engine.kind must be 'auto'",
         ),
+        (
+            "[training.group]\nmin_size = 1",
+            "hermes.toml:2: training.group.min_size would center a group of one: x - mean(x) is "
+            "always zero, so nothing would be learned while every counter still moves; "
+            "use 2 or more, not 1; the default is 2",
+        ),
         ("services = 5", "hermes.toml:1: services must be a table, not 5"),
         (
             "[services.gateway]\nadmin_api_key = 12345",

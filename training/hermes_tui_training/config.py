@@ -90,8 +90,8 @@ class GroupConfig(Section):
     def _never_center_a_lone_episode(cls, value: int) -> int:
         if value < 2:
             raise ValueError(
-                f"{value} would center a group of one: x - mean(x) is always zero, so nothing "
-                "would be learned while every counter still moves; use 2 or more"
+                "would center a group of one: x - mean(x) is always zero, so nothing would be "
+                "learned while every counter still moves; use 2 or more"
             )
         return value
 
