@@ -1,4 +1,4 @@
-"""Text completions, Responses and Messages: the official clients, and what gets recorded."""
+"""OpenAI's APIs through its official client, and what gets recorded."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import httpx
 import openai
 import pytest
-from fakes.engine import END, Script, encode, says
+from fakes.apis import CALL, SCHEMA, error_of, recorded
+from fakes.engine import END, Script, byte_tokenizer, encode, says
 from fakes.inference import Gateway, running_gateway, sse_data
 
-CALL = '<tool_call>\n{"name": "look",  "arguments": {"b":1, "a": "é"}}\n</tool_call>'
 ARGUMENTS = '{"b": 1, "a": "é"}'
-SCHEMA = {"type": "object", "properties": {}}
 RESPONSES_TOOL: Any = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}
-MESSAGES_TOOL: Any = {"name": "look", "description": "Looks.", "input_schema": SCHEMA}
 USER_HI = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -39,31 +35,6 @@ async def client(gateway: Gateway, session: tuple[str, str]) -> AsyncIterator[op
         base_url=f"{gateway.url}/v1", api_key=session[1], max_retries=0
     ) as client:
         yield client
-
-
-@pytest.fixture
-async def claude(
-    gateway: Gateway, session: tuple[str, str]
-) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    async with anthropic.AsyncAnthropic(
-        base_url=gateway.url, api_key=session[1], max_retries=0
-    ) as client:
-        yield client
-
-
-async def recorded(gateway: Gateway, session: tuple[str, str]) -> list[dict[str, Any]]:
-    completions = (await gateway.episode(session[0]))["completions"]
-    for completion in completions:
-        sampled = len(completion["token_ids"])
-        assert sampled == len(completion["logprobs"]) == len(completion["policy_versions"])
-        assert sampled == completion["usage"]["completion_tokens"]
-    return completions
-
-
-def error_of(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
-    assert answer.status_code == status, answer.text
-    error: dict[str, Any] = answer.json()["error"]
-    return error
 
 
 # -- /v1/chat/completions ----------------------------------------------------------------------
@@ -394,141 +365,7 @@ async def test_what_a_response_cannot_honour_is_named(
     assert gateway.engine.requests == []
 
 
-# -- /v1/messages ------------------------------------------------------------------------------
-
-
-async def test_a_message_is_answered_and_recorded(
-    gateway: Gateway, session: tuple[str, str], claude: anthropic.AsyncAnthropic
-) -> None:
-    gateway.engine.scripts = [says("<think>Hm.</think>\n\nHello!")]
-    message = await claude.messages.create(
-        model="policy",
-        max_tokens=60,
-        system=[{"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}],
-        messages=[{"role": "user", "content": "Hi"}],
-    )
-    assert [block.type for block in message.content] == ["thinking", "text"]
-    assert message.content[1].text == "Hello!"  # type: ignore[union-attr]
-    assert message.stop_reason == "end_turn"
-    prompt = encode(f"<|im_start|>system\nBe kind.<|im_end|>\n{USER_HI}")
-    assert gateway.engine.requests[0][0] == prompt
-    assert message.usage.input_tokens == len(prompt)
-    [completion] = await recorded(gateway, session)
-    assert completion["completion_id"] == message.id
-    assert completion["trainable"]
-    assert message.usage.output_tokens == len(completion["token_ids"])
-
-
-async def test_a_streamed_message_with_tools_is_replayed_from_the_record(
-    gateway: Gateway, session: tuple[str, str], claude: anthropic.AsyncAnthropic
-) -> None:
-    gateway.engine.scripts = [says(f"<think>so</think>\n\nI look.\n{CALL}"), says("It is red.")]
-    conversation: list[Any] = [{"role": "user", "content": "Hi"}]
-    async with claude.messages.stream(
-        model="policy", max_tokens=200, messages=conversation, tools=[MESSAGES_TOOL]
-    ) as stream:
-        texts = [text async for text in stream.text_stream]
-        message = await stream.get_final_message()
-    assert "".join(texts).strip() == "I look."
-    assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
-    assert message.stop_reason == "tool_use"
-    use: Any = message.content[2]
-    assert (use.name, use.input) == ("look", {"b": 1, "a": "é"})
-    conversation += [
-        {"role": "assistant", "content": [b.model_dump(mode="json") for b in message.content]},
-        {
-            "role": "user",
-            "content": [
-                {"type": "tool_result", "tool_use_id": use.id, "content": "red", "is_error": True},
-                {"type": "text", "text": "So?"},
-            ],
-        },
-    ]
-    second = await claude.messages.create(
-        model="policy", max_tokens=200, messages=conversation, tools=[MESSAGES_TOOL]
-    )
-    assert second.content[0].text == "It is red."  # type: ignore[union-attr]
-    first, last = await recorded(gateway, session)
-    before = first["prompt_token_ids"] + first["token_ids"]
-    assert last["prompt_token_ids"][: len(before)] == before
-    assert [m["role"] for m in last["request_messages"][2:]] == ["tool", "user"]
-    assert last["request_messages"][2]["content"] == "Error: red"
-
-
-async def test_a_message_says_why_it_ended(
-    gateway: Gateway, claude: anthropic.AsyncAnthropic
-) -> None:
-    stopped = Script(token_ids=encode("aXb"), stop_text="X")
-    gateway.engine.scripts = [stopped, says("abcdef"), stopped]
-    ask: Any = {"model": "p", "messages": [{"role": "user", "content": "Hi"}]}
-    message = await claude.messages.create(max_tokens=9, stop_sequences=["X"], **ask)
-    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "X")
-    assert message.content[0].text == "a"  # type: ignore[union-attr]
-    cut = await claude.messages.create(max_tokens=2, **ask)
-    assert cut.stop_reason == "max_tokens"
-    async with claude.messages.stream(max_tokens=9, stop_sequences=["X"], **ask) as stream:
-        streamed = await stream.get_final_message()
-    assert (streamed.stop_reason, streamed.stop_sequence) == ("stop_sequence", "X")
-    assert streamed.content[0].text == "a"  # type: ignore[union-attr]
-
-
-async def test_a_message_whose_engine_breaks_says_so(
-    gateway: Gateway, claude: anthropic.AsyncAnthropic
-) -> None:
-    broken = Script(token_ids=encode("abc"), error_after=2)
-    gateway.engine.scripts = [broken, broken]
-    ask: Any = {"model": "p", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
-    with pytest.raises(anthropic.APIStatusError, match="the engine broke"):
-        await claude.messages.create(**ask)
-    with pytest.raises(anthropic.APIError, match="the engine broke"):
-        async with claude.messages.stream(**ask) as stream:
-            await stream.get_final_message()
-
-
-@pytest.mark.parametrize("header", ["x-api-key", "authorization"])
-async def test_either_header_carries_the_key_of_messages(
-    gateway: Gateway, session: tuple[str, str], header: str
-) -> None:
-    ask = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
-    value = session[1] if header == "x-api-key" else f"Bearer {session[1]}"
-    answer = await gateway.http.post("/v1/messages", json=ask, headers={header: value})
-    assert answer.status_code == 200
-    wrong = await gateway.http.post("/v1/messages", json=ask, headers={header: f"{value}x"})
-    assert error_of(wrong, 401)["type"] == "authentication_error"
-    assert wrong.json()["type"] == "error"
-
-
-async def test_a_key_header_of_messages_is_none_elsewhere(
-    gateway: Gateway, session: tuple[str, str]
-) -> None:
-    answer = await gateway.http.get("/rl/sessions", headers={"x-api-key": session[1]})
-    assert answer.status_code == 401
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"max_tokens": None}, "max_tokens"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
-            "messages[0].content[0]",
-        ),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
-        ({"colour": "red"}, "colour"),
-        ({"system": "x" * 5000}, "messages"),
-    ],
-)
-async def test_what_a_message_cannot_honour_is_named(
-    gateway: Gateway, session: tuple[str, str], fields: dict[str, Any], param: str
-) -> None:
-    ask = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]} | fields
-    answer = await gateway.call("POST", "/v1/messages", ask, key=session[1])
-    assert error_of(answer)["param"] == param
-    assert answer.json()["type"] == "error"
-    assert gateway.engine.requests == []
+# -- all of them -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["completions", "responses", "messages"])
@@ -536,3 +373,64 @@ async def test_every_api_needs_a_session_key(gateway: Gateway, path: str) -> Non
     assert (await gateway.call("POST", f"/v1/{path}", {}, key=None)).status_code == 401
     assert (await gateway.call("POST", f"/v1/{path}", {}, key="sk-sess-x")).status_code == 401
     assert (await gateway.call("POST", f"/v1/{path}", {})).status_code == 403
+
+
+async def test_every_api_puts_the_same_conversation_into_the_same_tokens(
+    gateway: Gateway, session: tuple[str, str]
+) -> None:
+    function = {"name": "look", "parameters": SCHEMA}
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    system, asked, said, seen, more = "Be kind.", "Hi", "I look.", "red", "So?"
+    chat = {
+        "tools": [{"type": "function", "function": function}],
+        "messages": [
+            {"role": "system", "content": system},
+            {"role": "user", "content": asked},
+            {"role": "assistant", "content": said, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": seen},
+            {"role": "user", "content": more},
+        ],
+    }
+    responses = {
+        "tools": [{"type": "function", **function}],
+        "instructions": system,
+        "input": [
+            {"role": "user", "content": asked},
+            {"role": "assistant", "content": [{"type": "output_text", "text": said}]},
+            {"type": "function_call", "call_id": "1", "name": "look", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", "output": seen},
+            {"role": "user", "content": [{"type": "input_text", "text": more}]},
+        ],
+    }
+    messages = {
+        "max_tokens": 9,
+        "tools": [{"name": "look", "input_schema": SCHEMA}],
+        "system": system,
+        "messages": [
+            {"role": "user", "content": asked},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": said},
+                    {"type": "tool_use", "id": "1", "name": "look", "input": {}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "1", "content": seen},
+                    {"type": "text", "text": more},
+                ],
+            },
+        ],
+    }
+    for path, body in (
+        ("chat/completions", chat),
+        ("responses", responses),
+        ("messages", messages),
+    ):
+        answer = await gateway.call("POST", f"/v1/{path}", body, key=session[1])
+        assert answer.is_success, answer.text
+    prompts = [prompt for prompt, _ in gateway.engine.requests]
+    assert prompts[0] == prompts[1] == prompts[2]
+    assert "<tool_response>\nred" in byte_tokenizer().decode(prompts[0])

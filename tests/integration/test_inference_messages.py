@@ -1,0 +1,171 @@
+"""Anthropic's Messages through its official client, and what gets recorded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import pytest
+from fakes.apis import CALL, SCHEMA, error_of, recorded
+from fakes.engine import Script, encode, says
+from fakes.inference import Gateway, running_gateway
+
+MESSAGES_TOOL: Any = {"name": "look", "description": "Looks.", "input_schema": SCHEMA}
+USER_HI = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with running_gateway(tmp_path, port=0) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+async def session(gateway: Gateway) -> tuple[str, str]:
+    return await gateway.session()
+
+
+@pytest.fixture
+async def claude(
+    gateway: Gateway, session: tuple[str, str]
+) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(
+        base_url=gateway.url, api_key=session[1], max_retries=0
+    ) as client:
+        yield client
+
+
+async def test_a_message_is_answered_and_recorded(
+    gateway: Gateway, session: tuple[str, str], claude: anthropic.AsyncAnthropic
+) -> None:
+    gateway.engine.scripts = [says("<think>Hm.</think>\n\nHello!")]
+    message = await claude.messages.create(
+        model="policy",
+        max_tokens=60,
+        system=[{"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}],
+        messages=[{"role": "user", "content": "Hi"}],
+    )
+    assert [block.type for block in message.content] == ["thinking", "text"]
+    assert message.content[1].text == "Hello!"  # type: ignore[union-attr]
+    assert message.stop_reason == "end_turn"
+    prompt = encode(f"<|im_start|>system\nBe kind.<|im_end|>\n{USER_HI}")
+    assert gateway.engine.requests[0][0] == prompt
+    assert message.usage.input_tokens == len(prompt)
+    [completion] = await recorded(gateway, session)
+    assert completion["completion_id"] == message.id
+    assert completion["trainable"]
+    assert message.usage.output_tokens == len(completion["token_ids"])
+
+
+async def test_a_streamed_message_with_tools_is_replayed_from_the_record(
+    gateway: Gateway, session: tuple[str, str], claude: anthropic.AsyncAnthropic
+) -> None:
+    gateway.engine.scripts = [says(f"<think>so</think>\n\nI look.\n{CALL}"), says("It is red.")]
+    conversation: list[Any] = [{"role": "user", "content": "Hi"}]
+    async with claude.messages.stream(
+        model="policy", max_tokens=200, messages=conversation, tools=[MESSAGES_TOOL]
+    ) as stream:
+        texts = [text async for text in stream.text_stream]
+        message = await stream.get_final_message()
+    assert "".join(texts).strip() == "I look."
+    assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
+    assert message.stop_reason == "tool_use"
+    use: Any = message.content[2]
+    assert (use.name, use.input) == ("look", {"b": 1, "a": "é"})
+    conversation += [
+        {"role": "assistant", "content": [b.model_dump(mode="json") for b in message.content]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": use.id, "content": "red", "is_error": True},
+                {"type": "text", "text": "So?"},
+            ],
+        },
+    ]
+    second = await claude.messages.create(
+        model="policy", max_tokens=200, messages=conversation, tools=[MESSAGES_TOOL]
+    )
+    assert second.content[0].text == "It is red."  # type: ignore[union-attr]
+    first, last = await recorded(gateway, session)
+    before = first["prompt_token_ids"] + first["token_ids"]
+    assert last["prompt_token_ids"][: len(before)] == before
+    assert [m["role"] for m in last["request_messages"][2:]] == ["tool", "user"]
+    assert last["request_messages"][2]["content"] == "Error: red"
+
+
+async def test_a_message_says_why_it_ended(
+    gateway: Gateway, claude: anthropic.AsyncAnthropic
+) -> None:
+    stopped = Script(token_ids=encode("aXb"), stop_text="X")
+    gateway.engine.scripts = [stopped, says("abcdef"), stopped]
+    ask: Any = {"model": "p", "messages": [{"role": "user", "content": "Hi"}]}
+    message = await claude.messages.create(max_tokens=9, stop_sequences=["X"], **ask)
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "X")
+    assert message.content[0].text == "a"  # type: ignore[union-attr]
+    cut = await claude.messages.create(max_tokens=2, **ask)
+    assert cut.stop_reason == "max_tokens"
+    async with claude.messages.stream(max_tokens=9, stop_sequences=["X"], **ask) as stream:
+        streamed = await stream.get_final_message()
+    assert (streamed.stop_reason, streamed.stop_sequence) == ("stop_sequence", "X")
+    assert streamed.content[0].text == "a"  # type: ignore[union-attr]
+
+
+async def test_a_message_whose_engine_breaks_says_so(
+    gateway: Gateway, claude: anthropic.AsyncAnthropic
+) -> None:
+    broken = Script(token_ids=encode("abc"), error_after=2)
+    gateway.engine.scripts = [broken, broken]
+    ask: Any = {"model": "p", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    with pytest.raises(anthropic.APIStatusError, match="the engine broke"):
+        await claude.messages.create(**ask)
+    with pytest.raises(anthropic.APIError, match="the engine broke"):
+        async with claude.messages.stream(**ask) as stream:
+            await stream.get_final_message()
+
+
+@pytest.mark.parametrize("header", ["x-api-key", "authorization"])
+async def test_either_header_carries_the_key_of_messages(
+    gateway: Gateway, session: tuple[str, str], header: str
+) -> None:
+    ask = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    value = session[1] if header == "x-api-key" else f"Bearer {session[1]}"
+    answer = await gateway.http.post("/v1/messages", json=ask, headers={header: value})
+    assert answer.status_code == 200
+    wrong = await gateway.http.post("/v1/messages", json=ask, headers={header: f"{value}x"})
+    assert error_of(wrong, 401)["type"] == "authentication_error"
+    assert wrong.json()["type"] == "error"
+
+
+async def test_a_key_header_of_messages_is_none_elsewhere(
+    gateway: Gateway, session: tuple[str, str]
+) -> None:
+    answer = await gateway.http.get("/rl/sessions", headers={"x-api-key": session[1]})
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            "messages[0].content[0]",
+        ),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"colour": "red"}, "colour"),
+        ({"system": "x" * 5000}, "messages"),
+    ],
+)
+async def test_what_a_message_cannot_honour_is_named(
+    gateway: Gateway, session: tuple[str, str], fields: dict[str, Any], param: str
+) -> None:
+    ask = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]} | fields
+    answer = await gateway.call("POST", "/v1/messages", ask, key=session[1])
+    assert error_of(answer)["param"] == param
+    assert answer.json()["type"] == "error"
+    assert gateway.engine.requests == []
