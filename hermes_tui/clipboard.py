@@ -27,13 +27,27 @@ async def copy(app: App[None], text: str, folder: Path) -> str:
     """Copy text as well as can be; return a sentence that says where it went.
 
     The terminal is asked by OSC 52, which no terminal confirms; so a local tool is used too, and
-    where there is none the text also goes to a file.
+    where there is none the text also goes to a file. Over SSH the tools of this machine are left
+    alone: their clipboard is not the one at the person's hands.
     """
     app.copy_to_clipboard(text)
-    for tool in TOOLS:
+    for tool in () if _is_remote() else TOOLS:
         if _usable(tool[0]) and await _feed(tool, text):
             return f"copied with {tool[0]}"
-    return await asyncio.to_thread(_to_file, text, folder)
+    return f"{_asked()}; {await asyncio.to_thread(_to_file, text, folder)}"
+
+
+def _is_remote() -> bool:
+    return any(os.environ.get(name) for name in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
+
+
+def _asked() -> str:
+    """Return what is known of the way by OSC 52."""
+    if os.environ.get("TMUX"):
+        return "sent to tmux, unconfirmed: it passes on what set-clipboard allows"
+    if os.environ.get("STY"):
+        return "sent to screen, unconfirmed: it may not pass it on"
+    return "sent to the terminal, unconfirmed"
 
 
 def _to_file(text: str, folder: Path) -> str:
@@ -43,8 +57,8 @@ def _to_file(text: str, folder: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        return f"sent to the terminal, unconfirmed; no file either: {error.strerror}"
-    return f"sent to the terminal, unconfirmed; also in {path}"
+        return f"no file either: {error.strerror}"
+    return f"also in {path}"
 
 
 def _usable(program: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from textual.message import Message
 
@@ -47,10 +48,28 @@ class HintPressed(Message):
 
 @dataclass
 class FindWanted(Message):
-    """Something is to be found among the tokens."""
+    """Something is to be found in a pane."""
 
     last: str
     """What was looked for before."""
+    pane: Literal["tokens", "chat"]
+    """Where."""
+
+
+@dataclass
+class FilterWanted(Message):
+    """Only some of the sessions are to be listed."""
+
+    text: str
+    """What they are filtered by now; empty lists all."""
+
+
+@dataclass
+class ExportWanted(Message):
+    """An episode is to be written to a file."""
+
+    episode_id: str
+    """Empty when none is shown."""
 
 
 @dataclass

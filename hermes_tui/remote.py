@@ -242,6 +242,11 @@ class RemoteBackend:
         # Thousands of tokens become objects: not in the loop that draws.
         return await asyncio.to_thread(EpisodeDetail.from_wire, row)
 
+    async def export(self, episode_id: str, path: Path) -> int:
+        """Write an episode as JSON Lines, a row per token sequence."""
+        row = await self._trainer.episode(episode_id)
+        return await asyncio.to_thread(_write_episode, row, path)
+
     async def set_reward(self, episode_id: str, reward: float) -> None:
         """Judge an episode."""
         await self._trainer.set_reward(reward, episode_id=episode_id)
@@ -288,6 +293,16 @@ def _present(client: Client | None, what: str) -> Client:
     if client is None:
         raise ServiceError(f"{what} is out of reach")
     return client
+
+
+def _write_episode(row: Mapping[str, Any], path: Path) -> int:
+    from hermes_tui_training.exports import jsonl, rows, sources
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = list(jsonl.convert([sources.episode_from_json(row)], rows.ExportOptions()))
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in written)
+    path.write_text(text, encoding="utf-8")
+    return len(written)
 
 
 async def _answers(control: ControlClient) -> bool:

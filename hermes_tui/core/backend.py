@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from hermes_tui.core.events import StackEvent
@@ -152,6 +153,13 @@ class Backend(Protocol):
 
     async def episode(self, episode_id: str) -> EpisodeDetail:
         """Return one episode with its completions."""
+        ...
+
+    async def export(self, episode_id: str, path: Path) -> int:
+        """Write an episode as JSON Lines, a row per token sequence; return how many there are.
+
+        Raises: OSError: the file can't be written.
+        """
         ...
 
     async def set_reward(self, episode_id: str, reward: float) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Literal
 
 from hermes_tui.core.backend import (
@@ -455,6 +456,21 @@ class Controller:
             await self.attempt(self._backend.interrupt(turn.session_id))
         else:
             self._tell(Notice(text="nothing to interrupt: the agent does not speak"))
+
+    async def export(self, episode_id: str, folder: Path) -> None:
+        """Write an episode's trajectory into a folder, as JSON Lines."""
+        if not episode_id:
+            self.say("there is no trajectory to write: nothing is shown")
+            return
+        path = folder / f"{episode_id}.jsonl"
+        try:
+            rows = await self._backend.export(episode_id, path)
+        except OSError as error:
+            self.say(f"the trajectory is not written: {path}: {error.strerror}", "error")
+        except HermesTuiError as error:
+            self.say(str(error), "error")
+        else:
+            self.say(f"{rows} {'sequence' if rows == 1 else 'sequences'} written to {path}")
 
     def compare(self, size: int) -> Comparison:
         """Return a comparison of several replies, none of which is asked for yet."""

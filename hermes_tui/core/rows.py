@@ -201,6 +201,8 @@ class CompletionRow:
     """Why not; empty when it may."""
     shared_tokens: int
     """How many prompt tokens are the completion's before it, token for token."""
+    difference: str = ""
+    """Why no more of them are, in words; empty when it goes on where the one before ended."""
     request_messages: tuple[Wire, ...]
     """The client's messages."""
     message: Wire
@@ -212,6 +214,7 @@ class CompletionRow:
     def from_wire(cls, row: Wire) -> CompletionRow:
         """Read one completion of ``/rl/episodes/{id}``."""
         prefix = row.get("prefix") or {}
+        difference = prefix.get("first_difference") or {}
         return cls(
             completion_id=str(row["completion_id"]),
             created_at=float(row.get("created_at") or 0.0),
@@ -222,6 +225,7 @@ class CompletionRow:
             trainable=bool(row.get("trainable", True)),
             untrainable_reason=str(row.get("untrainable_reason") or ""),
             shared_tokens=int(prefix.get("shared_token_count") or 0),
+            difference=str(difference.get("why") or "") if difference else "",
             request_messages=tuple(row.get("request_messages") or ()),
             message=row.get("message") or {},
             total_s=float((row.get("latency") or {}).get("total_s") or 0.0),

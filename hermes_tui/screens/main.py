@@ -47,6 +47,8 @@ from hermes_tui.widgets.turn import Fate
 
 if TYPE_CHECKING:
     from hermes_tui.app import HermesTui
+    from hermes_tui.widgets.chat import ChatView
+    from hermes_tui.widgets.tokens import TokenView
 
 PAINT_S = 1 / 12
 """What arrives is drawn at most this often."""
@@ -331,9 +333,27 @@ class MainScreen(Acts, Screen[None]):
         """Ask what to find, then find it."""
         self.app.push_screen(AskScreen("Find in the tokens", message.last), self._find)
 
-    def _find(self, text: str | None) -> None:
-        if text and not self.query_one(TokensPane).view.find(text):
-            self.notify(f"“{clean(text)}” is not there", markup=False)
+        def find(text: str | None) -> None:
+            if text and not pane.find(text):
+                self.notify(f"“{clean(text)}” is not there", markup=False)
+
+        hint = "the same again goes on"
+        self.app.push_screen(AskScreen(f"Find in the {where}", message.last, hint), find)
+
+    def on_filter_wanted(self, message: messages.FilterWanted) -> None:
+        """Ask which sessions to list."""
+
+        def answer(text: str | None) -> None:
+            if text is not None:
+                self.query_one(SessionsPane).filter(text, self._state)
+
+        hint = "part of a title, a state, a reward, a version; nothing lists all"
+        self.app.push_screen(AskScreen("List the sessions with", message.text, hint), answer)
+
+    def on_export_wanted(self, message: messages.ExportWanted) -> None:
+        """Write the shown episode to a file."""
+        folder = cast("HermesTui", self.app).settings.folder / "exports"
+        self._work(self.controller.export(message.episode_id, folder))
 
     def on_restart_wanted(self, message: messages.RestartWanted) -> None:
         """Restart the process."""

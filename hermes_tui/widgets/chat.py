@@ -13,10 +13,10 @@ from textual.reactive import var
 from textual.widgets import Static
 
 from hermes_tui.actions import bindings
-from hermes_tui.core.events import Turn
+from hermes_tui.core.events import ToolPart, Turn
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.text import shorten
-from hermes_tui.messages import CopyWanted
+from hermes_tui.messages import CopyWanted, FindWanted
 from hermes_tui.widgets.below import NewBelow
 from hermes_tui.widgets.panes import Acts, titled
 from hermes_tui.widgets.turn import Fate, FoldedBlock, TurnView
@@ -53,6 +53,8 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
         self._turns: Sequence[Turn] = ()
         self._first = 0
         self._mounting = False
+        self._found = 0
+        self._last_find = ""
 
     def compose(self) -> ComposeResult:
         """Lay out the empty conversation."""
@@ -145,6 +147,34 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
 
         self.call_after_refresh(stay)
 
+    def do_chat_find(self) -> None:
+        """Ask what to find."""
+        self.post_message(FindWanted(self._last_find, "chat"))
+
+    def find(self, text: str) -> bool:
+        """Go to the newest turn that holds a text, then to older ones; return whether one does."""
+        number = len(self._turns)
+        begin = self._found if text == self._last_find else number
+        self._last_find, wanted = text, text.casefold()
+        for distance in range(1, number + 1):
+            place = (begin - distance) % number
+            if wanted in words_of(self._turns[place]).casefold():
+                self._found = place
+                self.run_worker(self._go_to(self._turns[place], wanted), group="find")
+                return True
+        return False
+
+    async def _go_to(self, turn: Turn, wanted: str) -> None:
+        self.following = False
+        while self._first > 0 and turn not in self._turns[self._first :]:
+            await self._mount_earlier()
+        for view in self.query(TurnView):
+            view.set_class(view.turn is turn, "-found")
+            if view.turn is turn:
+                if wanted not in f"{turn.user_text}\n{turn.text}".casefold():
+                    view.fold(False)  # it stands in what is folded away
+                self.call_after_refresh(view.scroll_visible, animate=False, top=True, force=True)
+
     def do_chat_follow(self) -> None:
         """Go to the newest words and stay there."""
         self._to_end()
@@ -160,6 +190,17 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
         """Copy the agent's last words."""
         text = next((turn.text for turn in reversed(self._turns) if turn.text), "")
         self.post_message(CopyWanted(text, "the last reply"))
+
+
+def words_of(turn: Turn) -> str:
+    """Return everything that was said and done in a turn, folded or not."""
+    said = [turn.user_text]
+    for part in turn.parts:
+        if isinstance(part, ToolPart):
+            said += [part.name, part.arguments, part.result or ""]
+        else:
+            said.append(part.text)
+    return "\n".join([*said, turn.error])
 
 
 class ChatPane(Vertical):

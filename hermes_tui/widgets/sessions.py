@@ -10,7 +10,8 @@ from textual.content import Content
 from hermes_tui.actions import bindings
 from hermes_tui.core.rows import EpisodeRow
 from hermes_tui.core.state import ViewState
-from hermes_tui.messages import EpisodePicked
+from hermes_tui.core.text import one_line, shorten
+from hermes_tui.messages import EpisodePicked, FilterWanted
 from hermes_tui.widgets.panes import Acts, titled
 from hermes_tui.widgets.rows_view import Row, RowsView
 from hermes_tui.widgets.text import foreign, signed, state
@@ -26,6 +27,7 @@ class SessionsPane(Acts, RowsView):
 
     def __init__(self) -> None:
         super().__init__(id="sessions")
+        self._filter = ""
 
     def on_mount(self) -> None:
         """Show the empty list."""
@@ -35,7 +37,8 @@ class SessionsPane(Acts, RowsView):
         """Show the sessions as they are now."""
         rows: list[Row] = []
         ordered = sorted(view.sessions.values(), key=lambda s: s.created_at, reverse=True)
-        for session in ordered:
+        listed = [session for session in ordered if self._matches(view, session.session_id)]
+        for session in listed:
             session_id = session.session_id
             opened = session_id == view.selected
             running = view.running_turn(session_id) is not None
@@ -52,8 +55,30 @@ class SessionsPane(Acts, RowsView):
             episodes = view.episodes_of(session_id)
             shown = episodes if opened else episodes[-MAX_EPISODES:]
             rows += [_episode_row(view, row) for row in reversed(shown)]
-        self.show(rows or [_EMPTY])
-        titled(self, "sessions", str(len(ordered)) if ordered else "")
+        self.show(rows or [_NONE_MATCH if self._filter else _EMPTY])
+        count = f"{len(listed)} of {len(ordered)}" if self._filter else str(len(ordered))
+        about = f" “{shorten(one_line(self._filter), 8)}”" if self._filter else ""
+        titled(self, "sessions", count + about if ordered else "")
+
+    def _matches(self, view: ViewState, session_id: str) -> bool:
+        """Whether a session, by what its rows say, is listed."""
+        if not self._filter:
+            return True
+        said = [view.title(session_id), session_id, view.sessions[session_id].group_id]
+        said += ["ended" if view.sessions[session_id].ended else ""]
+        for row in view.episodes_of(session_id):
+            reward = "" if row.reward is None else f"{row.reward:+.1f}"
+            said += [row.state, reward, f"v{row.policy_version}"]
+        return self._filter.casefold() in " ".join(said).casefold()
+
+    def do_sessions_filter(self) -> None:
+        """Ask what to list."""
+        self.post_message(FilterWanted(self._filter))
+
+    def filter(self, text: str, view: ViewState) -> None:
+        """List only the sessions whose rows hold a text; an empty one lists all."""
+        self._filter = text.strip()
+        self.sync(view)
 
     def do_sessions_open(self) -> None:
         """Open what the cursor is on."""
@@ -66,6 +91,7 @@ class SessionsPane(Acts, RowsView):
             self.post_message(EpisodePicked(session_id, episode_id))
 
 
+_NONE_MATCH = Row(key="", left=Content.styled("  none match; / clears", "dim"), selectable=False)
 _EMPTY = Row(key="", left=Content.styled("  none yet", "dim"), selectable=False)
 
 

@@ -17,6 +17,12 @@ from hermes_tui.core.text import visible
 CAPACITY = 20_000
 """Tokens that one view keeps; about 60 screens of a large terminal."""
 
+LEVEL_BOUNDS = (0.8, 0.4, 0.15, 0.04)
+"""Probabilities below which a token is one level more surprising."""
+
+SURPRISING = 3
+"""Level from which on a token counts as unlikely: below 0.15."""
+
 _SPARE_FRAC = 0.1
 """Share of the capacity that goes at once when it is full, so that not every token moves all."""
 
@@ -27,6 +33,8 @@ class Break:
 
     label: str
     """Why they do not."""
+    differs: bool = False
+    """Whether the token after it is the first that differs from what was recorded before."""
 
 
 Item = Token | Break
@@ -177,6 +185,26 @@ class TokenLines:
             return None
         return max(i for i, start in enumerate(starts) if start <= hit)
 
+    def surprise(self, after: int, by: int = 1) -> int | None:
+        """Return the next sampled token that was unlikely, or None; the search wraps.
+
+        Args:
+            after: where to begin.
+            by: 1 searches onwards, -1 backwards.
+        """
+        size = len(self.items)
+        for distance in range(1, size + 1):
+            index = (after + by * distance) % size
+            item = self.items[index]
+            if isinstance(item, Token) and level(item) >= SURPRISING:
+                return index
+        return None
+
+    def differs(self, index: int) -> bool:
+        """Return whether a token is the first that differs from what was recorded before."""
+        before = self.items[index - 1] if index else None
+        return isinstance(before, Break) and before.differs
+
     # Layout --------------------------------------------------------------------------------
 
     def _lay_out_again(self) -> None:
@@ -261,7 +289,7 @@ def level(token: Token) -> int:
     if math.isnan(token.logprob):
         return 4
     probability = math.exp(min(token.logprob, 0.0))
-    return sum(probability < bound for bound in (0.8, 0.4, 0.15, 0.04))
+    return sum(probability < bound for bound in LEVEL_BOUNDS)
 
 
 def bar(token: Token) -> str:
@@ -286,7 +314,8 @@ def trajectory(detail: EpisodeDetail, live: dict[str, list[Token]]) -> list[Item
         shared = min(completion.shared_tokens, len(completion.prompt)) if number else 0
         label = _break_label(completion, shared, length) if number else ""
         if label:
-            items.append(Break(label=label))
+            differs = completion.kind == "turn" and shared < length
+            items.append(Break(label=label, differs=differs))
         items.extend(completion.prompt[shared:])
         heard = live.get(completion.completion_id, [])
         tokens = completion.tokens if len(completion.tokens) >= len(heard) else heard
@@ -300,5 +329,6 @@ def _break_label(completion: CompletionRow, shared: int, length: int) -> str:
     if completion.kind != "turn":
         return "a call beside the turn, never trained"
     if shared < length:
-        return f"new segment: the history differs after {shared} tokens"
+        why = f": {completion.difference}" if completion.difference else ""
+        return f"new segment after {shared} tokens{why}"
     return ""

@@ -20,8 +20,8 @@ from textual.widgets import Static
 
 from hermes_tui.actions import bindings
 from hermes_tui.core.rows import EpisodeDetail, Token
-from hermes_tui.core.text import visible
-from hermes_tui.messages import CopyWanted, CursorMoved, FindWanted
+from hermes_tui.core.text import clean, shorten, visible
+from hermes_tui.messages import CopyWanted, CursorMoved, ExportWanted, FindWanted
 from hermes_tui.widgets.below import NewBelow
 from hermes_tui.widgets.panes import Acts, titled
 from hermes_tui.widgets.text import foreign, number, signed
@@ -46,6 +46,7 @@ class TokenView(Acts, ScrollView, can_focus=True):
         "tokens--prompt",
         "tokens--cursor",
         "tokens--rule",
+        "tokens--differs",
     }
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings("tokens", ""),
@@ -148,7 +149,8 @@ class TokenView(Acts, ScrollView, can_focus=True):
         number_, is_bars = self.content.rows[row]
         line = self.content.lines[number_]
         if line.label:
-            segments = [Segment(f"── {line.label} ".ljust(width, "─"), self._style("rule"))]
+            label = shorten(clean(line.label), max(width - 4, 0))
+            segments = [Segment(f"── {label} ".ljust(width, "─"), self._style("rule"))]
         else:
             segments = [
                 Segment(
@@ -171,6 +173,8 @@ class TokenView(Acts, ScrollView, can_focus=True):
         style = self._style(name)
         if bars:
             return style + _BARS
+        if self.content.differs(index):
+            style += self._style("differs")
         if index == self.cursor and self.has_focus:
             return style + self._style("cursor")
         return style
@@ -267,7 +271,7 @@ class TokenView(Acts, ScrollView, can_focus=True):
 
     def do_tokens_find(self) -> None:
         """Ask what to find."""
-        self.post_message(FindWanted(self._last_find))
+        self.post_message(FindWanted(self._last_find, "tokens"))
 
     def find(self, text: str) -> bool:
         """Go to the next token that begins to match; return whether there is one."""
@@ -276,6 +280,26 @@ class TokenView(Acts, ScrollView, can_focus=True):
         if found is not None:
             self.move_cursor(found)
         return found is not None
+
+    def do_tokens_surprise(self) -> None:
+        """Go to the next unlikely token."""
+        self._to_surprise(1)
+
+    def do_tokens_surprise_before(self) -> None:
+        """Go to the unlikely token before."""
+        self._to_surprise(-1)
+
+    def _to_surprise(self, by: int) -> None:
+        begin = -1 if self.following and by > 0 else self._from_cursor()
+        found = self.content.surprise(begin, by)
+        if found is None:
+            self.notify("no token here was unlikely")
+        else:
+            self.move_cursor(found)
+
+    def do_tokens_export(self) -> None:
+        """Write the episode to a file."""
+        self.post_message(ExportWanted(self.episode_id))
 
     def do_tokens_copy(self) -> None:
         """Copy the tokens as tab-separated rows."""
@@ -292,21 +316,59 @@ class TokenView(Acts, ScrollView, can_focus=True):
 
 def table(items: Sequence[Item]) -> str:
     """Return tokens as tab-separated rows under a header; texts as Python literals."""
-    rows = ["token_id\ttext\tlogprob\tpolicy_version"]
+    rows = ["\t".join(_COLUMNS)]
+    segment = 1
     for item in items:
-        if isinstance(item, Token):
-            logprob = "" if item.logprob is None else f"{item.logprob:.6f}"
-            version = "" if item.policy_version is None else str(item.policy_version)
-            rows.append(f"{item.token_id}\t{item.text!r}\t{logprob}\t{version}")
+        if isinstance(item, Break):
+            segment += 1
+            continue
+        cells = [str(segment), str(item.token_id), repr(item.text)]
+        cells += [
+            _cell(item.logprob),
+            "" if item.policy_version is None else f"{item.policy_version}",
+        ]
+        cells += [_cell(item.advantage), _cell(item.logprob_before), _cell(item.logprob_after)]
+        rows.append("\t".join(cells))
     return "\n".join(rows) + "\n"
+
+
+_COLUMNS = (
+    "segment", "token_id", "text", "logprob", "policy_version", "advantage", "logprob_before",
+    "logprob_after",
+)  # fmt: skip
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.6f}"
+
+
+class Legend(Static):
+    """Says what colours and bars mean."""
+
+    def on_mount(self) -> None:
+        """Write it once; the theme colours it."""
+        styles = ("", "$text-success", "$text-accent", "$text-warning", "bold $text-error")
+        bounds = ("≥.8", "≥.4", "≥.15", "≥.04", "<.04")
+        parts: list[str | tuple[str, str]] = [("p  ", "dim")]
+        for style, mark, bound in zip(styles, "█▅▃▁▁", bounds, strict=True):
+            parts += [(f"{mark} {bound}", style), "  "]
+        self.update(Content.assemble(*parts))
 
 
 class TokenDetail(Static):
     """Everything that is known of the token under the cursor."""
 
-    def show(self, token: Token | None) -> None:
-        """Show a token; None says that there is none yet."""
-        self.update(_describe(token))
+    def show(self, token: Token | None, *, differs: bool = False) -> None:
+        """Show a token; None says that there is none yet.
+
+        Args:
+            token: the token.
+            differs: whether it is the first that differs from what was recorded before.
+        """
+        content = _describe(token)
+        if differs:
+            content += Content.styled("\nthe first that differs from what was recorded", "dim")
+        self.update(content)
 
 
 def _describe(token: Token | None) -> Content:
@@ -369,6 +431,7 @@ class TokensPane(Vertical):
         yield TokenView()
         yield NewBelow("tokens")
         yield TokenDetail(id="token-detail")
+        yield Legend(id="token-legend")
 
     def on_mount(self) -> None:
         """Show an empty pane."""
@@ -384,7 +447,8 @@ class TokensPane(Vertical):
         """Describe the token under the cursor, and count what is out of sight."""
         message.stop()
         view = self.view
-        self.query_one(TokenDetail).show(view.current)
+        differs = not view.following and view.content.differs(view.cursor)
+        self.query_one(TokenDetail).show(view.current, differs=differs)
         below = self.query_one(NewBelow)
         if view.num_unseen:
             below.add(view.num_unseen - below.count)

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from hermes_tui.core.backend import TextArrived, TurnCompleted, TurnEvent
 from hermes_tui.core.events import StackEvent
@@ -269,6 +270,12 @@ class FakeBackend:
 
     async def episode(self, episode_id: str) -> EpisodeDetail:
         return self.details[episode_id]
+
+    async def export(self, episode_id: str, path: Path) -> int:
+        self._called("export", episode_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"episode_id": "' + episode_id + '"}\n', encoding="utf-8")
+        return 1
 
     async def set_reward(self, episode_id: str, reward: float) -> None:
         self._called("set_reward", episode_id, reward)

@@ -148,7 +148,7 @@ def test_a_trajectory_shows_each_token_once_and_marks_breaks() -> None:
     changed = replace(grown, shared_tokens=2)
     broken = trajectory(replace(detail, completions=(first, changed)), {})
     rules = [item for item in broken if isinstance(item, Break)]
-    assert rules == [Break(label="new segment: the history differs after 2 tokens")]
+    assert rules == [Break(label="new segment after 2 tokens", differs=True)]
 
 
 def test_live_tokens_show_until_theirs_are_recorded() -> None:

@@ -95,6 +95,7 @@ class CompletionRun:
         self._sampling: SamplingParams
         self._started = time.monotonic()
         self._first_token_s: float | None = None
+        self._recorded_top = services.config.training.gateway.top_logprobs
         self._untold = _TokenEvents(self)
 
     # -- before sampling --------------------------------------------------------------------
@@ -135,7 +136,7 @@ class CompletionRun:
             seed=plan.seed,
             stop=plan.stop,
             stop_token_ids=chat.stop_token_ids,
-            top_logprobs=plan.top_logprobs,
+            top_logprobs=max(plan.top_logprobs, self._recorded_top),
         )
         self._reply = chat.reply_stream(
             self.prompt,
@@ -249,11 +250,13 @@ class CompletionRun:
         self._top_logprobs += output.top_logprobs
         delta, texts = self._reply.push(output.token_ids)
         self._untold.add(output, texts)
+        asked = self.plan.top_logprobs
+        tops = tuple(top[:asked] for top in output.top_logprobs) if asked else ()
         return Piece(
             delta=delta,
             token_ids=output.token_ids,
             logprobs=output.logprobs,
-            top_logprobs=output.top_logprobs,
+            top_logprobs=tops,
         )
 
     # -- after sampling ---------------------------------------------------------------------
