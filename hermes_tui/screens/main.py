@@ -330,8 +330,10 @@ class MainScreen(Acts, Screen[None]):
             self.go("tokens" if message.episode_id else "chat")
 
     def on_find_wanted(self, message: messages.FindWanted) -> None:
-        """Ask what to find, then find it."""
-        self.app.push_screen(AskScreen("Find in the tokens", message.last), self._find)
+        """Ask what to find, then go there."""
+        where, pane = "tokens", cast("TokenView | ChatView", self.query_one(TokensPane).view)
+        if message.pane == "chat":
+            where, pane = "conversation", self.query_one(ChatPane).view
 
         def find(text: str | None) -> None:
             if text and not pane.find(text):
