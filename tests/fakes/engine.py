@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,6 +34,18 @@ def byte_tokenizer() -> Any:
         bos_token="<|im_start|>",
         eos_token="<|im_end|>",
     )
+
+
+@cache
+def qwen_tokenizer() -> Any:
+    """Return a byte tokenizer that has the control tokens of the Qwen3 family too."""
+    tokenizer = copy.deepcopy(byte_tokenizer())
+    tokenizer.unk_token = None
+    names = ("think", "tool_call", "tool_response")
+    tokenizer.add_tokens([f"<{slash}{name}>" for name in names for slash in ("", "/")])
+    vision = ("vision_start", "vision_end", "image_pad", "video_pad")
+    tokenizer.add_tokens([f"<|{name}|>" for name in vision], special_tokens=True)
+    return tokenizer
 
 
 END = 2

@@ -73,12 +73,14 @@ async def running_gateway(
     training: TrainingConfig | None = None,
     engine: FakeEngine | None = None,
     port: int | None = None,
+    chat: Chat | None = None,
 ) -> AsyncIterator[Gateway]:
     """Run a gateway whose store lies in a directory.
 
     Args:
         port: served there over real sockets (0: a free port); None calls it directly, which is
             faster, but streams come in one piece and clients cannot leave.
+        chat: the model's chat format; ChatML by default.
     """
     store = Store(directory / "trajectories.db")
     engine = engine or FakeEngine()
@@ -96,7 +98,7 @@ async def running_gateway(
         config,
         store=store,
         engine=engine,
-        chat=Chat(byte_tokenizer()),
+        chat=chat or Chat(byte_tokenizer()),
         orchestrator=orchestrator,  # type: ignore[arg-type]
     )
     async with AsyncExitStack() as stack:

@@ -149,7 +149,9 @@ class Chat:
         self._plain_text = isinstance(base, ChatMLRenderer | DefaultRenderer)
         self.stop_token_ids = tuple(base.get_stop_token_ids())
         """Tokens that end a reply."""
-        logger.info("chat renderer=%s", self._config.name)
+        self.renderer = str(self._config.name)
+        """The family whose format it is."""
+        logger.info("chat renderer=%s", self.renderer)
 
     @classmethod
     def load(cls, directory: Path, model: ModelConfig) -> Chat:
