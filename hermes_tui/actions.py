@@ -14,7 +14,7 @@ from textual.binding import Binding
 from textual.keys import format_key
 
 Scope = Literal[
-    "app", "screen", "prompt", "sessions", "chat", "tokens", "training", "stack", "compare"
+    "app", "screen", "prompt", "sessions", "chat", "tokens", "training", "system", "logs", "compare"
 ]
 """Where an action applies: everywhere, on the main screen, in one pane of it, or in Compare."""
 
@@ -24,7 +24,8 @@ PANES: Mapping[Scope, str] = {
     "prompt": "Prompt",
     "tokens": "Tokens",
     "training": "Training",
-    "stack": "Stack",
+    "system": "System",
+    "logs": "Logs",
 }
 """The panes in the order of the tab key, with their titles."""
 
@@ -224,14 +225,21 @@ ACTIONS: tuple[Action, ...] = (
         id="pane_training",
         title="Go to Training",
         keys=("l", "f8"),
-        help="The lesson: the last step's numbers.",
+        help="The lesson: plots over the steps, the last one's numbers, the canary.",
         section="Move",
     ),
     Action(
-        id="pane_stack",
-        title="Go to Stack",
+        id="pane_system",
+        title="Go to System",
         keys=("p", "f9"),
-        help="The processes and their states.",
+        help="The machine and the processes.",
+        section="Move",
+    ),
+    Action(
+        id="pane_logs",
+        title="Go to Logs",
+        keys=("L",),
+        help="What a process writes to its log.",
         section="Move",
     ),
     # Sessions
@@ -457,15 +465,69 @@ ACTIONS: tuple[Action, ...] = (
         section="Training",
         hint="hold",
     ),
-    # Stack
     Action(
-        id="stack_restart",
-        title="Restart the process",
+        id="training_rollback",
+        title="Roll back to an earlier version …",
+        keys=("b",),
+        help="Choose one of the kept versions; its weights serve again, under a new number.",
+        scope="training",
+        section="Training",
+        hint="roll back",
+    ),
+    # System
+    Action(
+        id="system_logs",
+        title="Read the log of the process",
+        keys=("enter",),
+        help="Show what the process under the cursor writes.",
+        scope="system",
+        section="System",
+        hint="logs",
+    ),
+    Action(
+        id="system_restart",
+        title="Restart the process …",
         keys=("R",),
-        help="Restart the process under the cursor.",
-        scope="stack",
-        section="Stack",
+        help="Restart the process under the cursor, after a question.",
+        scope="system",
+        section="System",
         hint="restart",
+    ),
+    # Logs
+    Action(
+        id="logs_find",
+        title="Find in the log",
+        keys=("slash",),
+        help="Go to the newest line with a text; the same again goes on to older ones.",
+        scope="logs",
+        section="Logs",
+        hint="find",
+    ),
+    Action(
+        id="logs_filter",
+        title="Filter the log",
+        keys=("f",),
+        help="Show only the lines that contain a text; an empty one shows all.",
+        scope="logs",
+        section="Logs",
+        hint="filter",
+    ),
+    Action(
+        id="logs_follow",
+        title="Follow the log",
+        keys=("end",),
+        help="Go to the newest line and stay with it.",
+        scope="logs",
+        section="Logs",
+        hint="follow",
+    ),
+    Action(
+        id="logs_copy",
+        title="Copy the log",
+        keys=("y",),
+        help="Copy the lines that are shown.",
+        scope="logs",
+        section="Logs",
     ),
     # Program
     Action(

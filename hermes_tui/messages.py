@@ -82,6 +82,27 @@ class CopyWanted(Message):
 
 
 @dataclass
+class LogSearchWanted(Message):
+    """Something is to be found in the log, or only lines with something are to be shown."""
+
+    kind: Literal["find", "filter"]
+    last: str
+    """What it was before."""
+
+
+@dataclass
+class LogOpened(Message):
+    """The log of a process is to be read."""
+
+    process: str
+
+
+@dataclass
+class RollbackWanted(Message):
+    """An earlier version is to be made current; which, is still to be asked."""
+
+
+@dataclass
 class RestartWanted(Message):
     """One process is to be restarted."""
 

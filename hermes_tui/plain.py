@@ -88,8 +88,9 @@ COMMANDS: tuple[Command, ...] = (
     Command(word="training", action="pane_training"),
     Command(word="pause", action="training_hold"),
     Command(word="resume", action="training_hold"),
-    Command(word="status", action="pane_stack"),
-    Command(word="restart", action="stack_restart", takes="PROCESS"),
+    Command(word="rollback", action="training_rollback", takes="VERSION"),
+    Command(word="status", action="pane_system"),
+    Command(word="restart", action="system_restart", takes="PROCESS"),
     Command(word="help", action="help"),
     Command(word="quit", action="quit", takes="[stop]"),
 )
@@ -445,6 +446,13 @@ class Plain:
         """Show the processes."""
         await self.controller.refresh_processes()
         self._all(lines.process_lines(self.controller.state))
+
+    def do_rollback(self, version: str) -> Awaitable[None]:
+        """Make a kept version current again."""
+        known = [str(kept) for kept in self.controller.state.trainer.kept_versions]
+        if version not in known:
+            raise Usage(f"/rollback takes a kept version: {', '.join(known) or 'there is none'}")
+        return self.controller.roll_back(int(version))
 
     def do_restart(self, name: str) -> Awaitable[None]:
         """Restart a process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -19,6 +20,7 @@ from hermes_tui.core.errors import NotRunningError
 from hermes_tui.core.events import StackEvent
 from hermes_tui.core.paths import RunDir
 from hermes_tui.core.rows import (
+    CanaryRow,
     EpisodeDetail,
     EpisodeRow,
     ProcessRow,
@@ -269,6 +271,10 @@ class RemoteBackend:
             await self._trainer.pause("held from the screen")
         else:
             await self._trainer.resume()
+
+    async def canaries(self) -> list[CanaryRow]:
+        """Return what the two newest versions that answered said to the canary's questions."""
+        return [CanaryRow.from_wire(row) for row in await self._trainer.canaries()]
 
     async def roll_back(self, policy_version: int) -> None:
         """Make a kept version's weights current again, under a new number."""

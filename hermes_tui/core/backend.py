@@ -9,6 +9,7 @@ from typing import Protocol
 
 from hermes_tui.core.events import StackEvent
 from hermes_tui.core.rows import (
+    CanaryRow,
     EpisodeDetail,
     EpisodeRow,
     ProcessRow,
@@ -180,6 +181,10 @@ class Backend(Protocol):
 
     async def pause_training(self, paused: bool) -> None:
         """Hold training, or let it go on."""
+        ...
+
+    async def canaries(self) -> list[CanaryRow]:
+        """Return what the two newest versions that answered said to the canary's questions."""
         ...
 
     async def roll_back(self, policy_version: int) -> None:

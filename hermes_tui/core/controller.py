@@ -97,6 +97,7 @@ class Controller:
         self._wanted = asyncio.Event()
         self._touched: set[str] = set()
         self._stale_episodes: set[str] = set()
+        self._stale_canaries = False
         self._num_turns = 0
 
     # Telling the front end ----------------------------------------------------------------
@@ -110,7 +111,7 @@ class Controller:
         self._listeners.remove(listener)
 
     def _tell(self, change: Change) -> None:
-        for listener in self._listeners:
+        for listener in list(self._listeners):
             listener(change)
 
     def say(
@@ -142,6 +143,7 @@ class Controller:
             self.state.put_episodes(await self._backend.episodes())
             self.state.put_steps(await self._backend.steps(-1))
             self.state.trainer = await self._backend.trainer()
+            self.state.canaries = await self._backend.canaries()
         self._tell(RowsChanged())
 
     async def watch(self) -> None:
@@ -212,6 +214,8 @@ class Controller:
         elif event.kind in ("step.finished", "step.failed"):
             self.state.step_started_at = None
             self._stale_episodes.update(data.get("episode_ids") or ())
+        if event.kind.startswith("canary."):
+            self._stale_canaries = True
         if event.kind in ("completion.started", "completion.finished", "episode.trained"):
             self._stale_episodes.add(episode_id)
         if event.kind in ("step.failed", "trainer.paused") and data.get("reason"):
@@ -268,6 +272,9 @@ class Controller:
         last = self.state.steps[-1].step if self.state.steps else -1
         self.state.put_steps(await self._backend.steps(last))
         self.state.trainer = await self._backend.trainer()
+        if self._stale_canaries:
+            self.state.canaries = await self._backend.canaries()
+            self._stale_canaries = False
         for row in self.state.episodes_of(self.state.selected):
             if row.episode_id in stale:
                 await self._load(row.episode_id)

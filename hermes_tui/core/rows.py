@@ -350,8 +350,6 @@ class TrainerRow:
     """Why it waits, pauses or failed, in its own words."""
     learner_lost: bool = False
     """Whether there is no learner to do a step."""
-    waiting: str = ""
-    """What the next step waits for, in the trainer's words."""
     untrained: Mapping[str, int] = field(default_factory=dict)
     """Completions that are not trained, counted by reason."""
     kept_versions: tuple[int, ...] = ()
@@ -374,7 +372,30 @@ class TrainerRow:
             batch_size=int(row.get("batch_size") or 1),
             reason=str(row.get("reason") or row.get("publish_error") or ""),
             learner_lost=not learner.get("reachable", True),
-            waiting=str(row.get("waiting") or ""),
             untrained={str(k): int(v) for k, v in (row.get("untrained") or {}).items()},
             kept_versions=tuple(sorted(int(v) for v in row.get("kept_versions") or ())),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryRow:
+    """What one version said to one of the canary's questions."""
+
+    policy_version: int
+    """The version."""
+    prompt: str
+    """The question."""
+    text: str = ""
+    """Its answer."""
+    reason: str = ""
+    """Why there is no answer; empty when there is one."""
+
+    @classmethod
+    def from_wire(cls, row: Wire) -> CanaryRow:
+        """Read one row of ``/rl/canaries``."""
+        return cls(
+            policy_version=int(row["policy_version"]),
+            prompt=str(row["prompt"]),
+            text=str(row.get("text") or ""),
+            reason=str(row.get("reason") or ""),
         )

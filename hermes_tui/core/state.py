@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hermes_tui.core.events import ApprovalRequested, Turn
 from hermes_tui.core.log_lines import LogLines
 from hermes_tui.core.rows import (
+    CanaryRow,
     EpisodeDetail,
     EpisodeRow,
     ProcessRow,
@@ -48,6 +49,8 @@ class ViewState:
     """The newest steps, oldest first."""
     trainer: TrainerRow = field(default_factory=TrainerRow)
     """What the trainer does now."""
+    canaries: list[CanaryRow] = field(default_factory=list)
+    """What the two newest versions that answered said to the canary's questions."""
     samples: deque[SystemSample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     """The machine lately, oldest first; empty while nobody looks."""
     log: LogLines = field(default_factory=LogLines)

@@ -24,11 +24,11 @@ from hermes_tui.core.text import one_line
 from hermes_tui.screens.dialogs import AskScreen
 from hermes_tui.widgets.asked import AskedBar
 from hermes_tui.widgets.bars import Hints, clickable
+from hermes_tui.widgets.lesson import waits_for
 from hermes_tui.widgets.panes import Acts
 from hermes_tui.widgets.prompt import Prompt
 from hermes_tui.widgets.sibling import SiblingView
 from hermes_tui.widgets.text import foreign
-from hermes_tui.widgets.training import waits_for
 from hermes_tui.widgets.turn import Fate
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from hermes_tui.core.events import (
     ApprovalRequested,
     Change,
     EpisodeLoaded,
+    LogGrew,
     Notice,
     RowsChanged,
     TokensSampled,
@@ -31,18 +32,21 @@ from hermes_tui.core.events import (
     TurnsLoaded,
 )
 from hermes_tui.core.state import ViewState
-from hermes_tui.core.text import clean
+from hermes_tui.core.text import clean, one_line
+from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
 from hermes_tui.screens.compare import CompareScreen, SizeScreen
 from hermes_tui.screens.dialogs import AskScreen, RewardScreen
 from hermes_tui.widgets.asked import AskedBar
 from hermes_tui.widgets.bars import Hints, PaneTabs, TopBar
 from hermes_tui.widgets.chat import ChatPane
+from hermes_tui.widgets.lesson import waits_for
+from hermes_tui.widgets.logs import LogsPane
 from hermes_tui.widgets.panes import Acts
 from hermes_tui.widgets.prompt import Prompt
 from hermes_tui.widgets.sessions import SessionsPane
-from hermes_tui.widgets.stack import StackPane
+from hermes_tui.widgets.system import SUPERVISOR, SystemPane
 from hermes_tui.widgets.tokens import TokensPane
-from hermes_tui.widgets.training import TrainingPane, waits_for
+from hermes_tui.widgets.training import TrainingPane
 from hermes_tui.widgets.turn import Fate
 
 if TYPE_CHECKING:
@@ -56,8 +60,11 @@ PAINT_S = 1 / 12
 TICK_S = 0.2
 """Counted-down seconds move this often, and only while some are shown."""
 
-PROCESSES_S = 5.0
-"""Memory and uptime of the processes are read again this often while they are on screen."""
+SYSTEM_S = 2.0
+"""Machine and processes are looked at this often while they are on screen."""
+
+PAGES = frozenset({"training", "system", "logs"})
+"""Panes that have the whole screen but for the prompt while they are shown."""
 
 _FOCUS: dict[Scope, str] = {
     "sessions": "#sessions",
@@ -65,7 +72,8 @@ _FOCUS: dict[Scope, str] = {
     "prompt": "#prompt",
     "tokens": "#tokens-view",
     "training": "#training",
-    "stack": "#stack",
+    "system": "#processes",
+    "logs": "#log-view",
 }
 """The widget of each pane that takes the focus."""
 
@@ -96,6 +104,7 @@ class MainScreen(Acts, Screen[None]):
         self._changed_turns: set[str] = set()
         self._rows_changed = True
         self._reload_chat = True
+        self._log_grew = False
         self._painted_at = 0.0
         self._paint_timer: Timer | None = None
         self._ticks: Timer | None = None
@@ -115,17 +124,18 @@ class MainScreen(Acts, Screen[None]):
             with Vertical(id="right"):
                 yield TokensPane(id="tokens")
                 yield TrainingPane()
-                yield StackPane()
+                yield SystemPane()
+                yield LogsPane(id="logs")
         yield Hints()
         yield Static("hermes-tui needs 60 columns and 20 rows", id="tiny")
 
     def on_mount(self) -> None:
         """Follow the stack; the prompt has the focus."""
-        self.add_class("-pane-chat", "-lesson")
+        self.add_class("-pane-chat")
         self.controller.listen(self._on_change)
         self.run_worker(self.controller.watch(), group="watch")
         self._ticks = self.set_interval(TICK_S, self._tick, pause=True)
-        self.set_interval(PROCESSES_S, self._look_at_processes)
+        self.set_interval(SYSTEM_S, self._look_at_system)
         self._paint_soon()
 
     # What arrives --------------------------------------------------------------------------
@@ -146,6 +156,8 @@ class MainScreen(Acts, Screen[None]):
                 self._take(change)
             case RowsChanged():
                 self._rows_changed = True
+            case LogGrew():
+                self._log_grew = True
         self._paint_soon()
 
     def _take(self, change: TokensSampled | EpisodeLoaded) -> None:
@@ -194,6 +206,9 @@ class MainScreen(Acts, Screen[None]):
             await chat.view.sync(None if rows else changed)
         if rows or reload:
             self._paint_rows()
+        if self._log_grew:
+            self._log_grew = False
+            self.query_one(LogsPane).sync(self._state.log)
         self._paint_tokens(chat)
 
     def _paint_rows(self) -> None:
@@ -201,7 +216,7 @@ class MainScreen(Acts, Screen[None]):
         self.query_one(TopBar).sync(state)
         self.query_one(SessionsPane).sync(state)
         self.query_one(TrainingPane).sync(state)
-        self.query_one(StackPane).sync(state)
+        self.query_one(SystemPane).sync(state)
         self.query_one(ChatPane).sync_title(state)
         view = self.query_one(TokensPane).view
         if not state.shown and view.episode_id:
@@ -247,10 +262,13 @@ class MainScreen(Acts, Screen[None]):
         if self._ticks and not self._something_ticks():
             self._ticks.pause()
 
-    async def _look_at_processes(self) -> None:
-        shown = any(pane.display for pane in self.query(StackPane))
+    async def _look_at_system(self) -> None:
+        shown = any(pane.display for pane in self.query(SystemPane))
         if shown and not self._state.lost:
-            await self.controller.refresh_processes()
+            await self.controller.refresh_system()
+
+    def _follow_log(self, process: str) -> None:
+        self.run_worker(self.controller.follow_log(process), group="log", exclusive=True)
 
     def _fate(self, turn: Turn) -> Fate:
         state = self._state
@@ -292,10 +310,18 @@ class MainScreen(Acts, Screen[None]):
     def _show(self, pane: Scope) -> None:
         self.remove_class(*(f"-pane-{scope}" for scope in PANES))
         self.add_class(f"-pane-{pane}")
-        if pane in ("training", "stack"):
-            self.set_class(pane == "training", "-lesson")
+        self.set_class(pane in PAGES, "-page")
         self.pane = pane
         self.query_one(PaneTabs).pane = pane
+        self._look(pane)
+
+    def _look(self, pane: Scope) -> None:
+        """Read what a pane shows only while it shows it: machine and log cost something."""
+        if pane not in ("system", "logs"):
+            self.workers.cancel_group(self, "log")
+        elif not any(w.group == "log" and w.is_running for w in self.workers if w.node is self):
+            self._follow_log(self._state.log.process or SUPERVISOR)
+            self._work(self.controller.refresh_system())
 
     def on_resize(self, _: events.Resize) -> None:
         """Where there is room for one pane, show the one that has the focus."""
@@ -310,7 +336,7 @@ class MainScreen(Acts, Screen[None]):
             self.notify(reason, severity="warning", markup=False)
             return
         self.query_one(Prompt).sent(message.text)
-        if self.pane == "sessions":
+        if self.pane == "sessions" or self.has_class("-page"):
             self._show("chat")
         self.run_worker(self._send(message.text), group="turns")
 
@@ -358,8 +384,51 @@ class MainScreen(Acts, Screen[None]):
         self._work(self.controller.export(message.episode_id, folder))
 
     def on_restart_wanted(self, message: messages.RestartWanted) -> None:
-        """Restart the process."""
-        self._work(self.controller.restart(message.process))
+        """Ask whether to restart the process."""
+        if message.process == SUPERVISOR:
+            self.notify("the supervisor owns the others: to start it anew, quit and stop all")
+            return
+
+        def answer(yes: bool | None) -> None:
+            if yes:
+                self._work(self.controller.restart(message.process))
+
+        about = "Turns that need it break off; it comes back where it was."
+        question = f"Restart {one_line(message.process)}?"
+        self.app.push_screen(ConfirmScreen(question, about, "Restart"), answer)
+
+    def on_log_opened(self, message: messages.LogOpened) -> None:
+        """Read the log of a process."""
+        if not self.has_class("-page"):
+            self.go("system")
+        self._follow_log(message.process)
+        if self.has_class("-narrow"):
+            self.go("logs")
+
+    def on_log_search_wanted(self, message: messages.LogSearchWanted) -> None:
+        """Ask what to find in the log, or which lines to show."""
+        title = "Find in the log" if message.kind == "find" else "Show only lines with"
+        find = self._find_in_log if message.kind == "find" else self._filter_log
+        hint = "from the newest to older ones" if message.kind == "find" else "nothing shows all"
+        self.app.push_screen(AskScreen(title, message.last, hint), find)
+
+    def _find_in_log(self, text: str | None) -> None:
+        if text and not self.query_one(LogsPane).view.find(text):
+            self.notify(f"“{clean(text)}” is not there", markup=False)
+
+    def _filter_log(self, text: str | None) -> None:
+        if text is not None:
+            self.query_one(LogsPane).view.show_only(text)
+            self.query_one(LogsPane).sync(self._state.log)
+
+    def on_rollback_wanted(self) -> None:
+        """Ask which version to go back to."""
+
+        def answer(version: int | None) -> None:
+            if version is not None:
+                self._work(self.controller.roll_back(version))
+
+        self.app.push_screen(VersionScreen(self._state), answer)
 
     def on_training_held(self) -> None:
         """Hold training, or let it go on."""
@@ -482,6 +551,10 @@ class MainScreen(Acts, Screen[None]):
         """Go to the lesson."""
         self.go("training")
 
-    def do_pane_stack(self) -> None:
-        """Go to the processes."""
-        self.go("stack")
+    def do_pane_system(self) -> None:
+        """Go to the machine and the processes."""
+        self.go("system")
+
+    def do_pane_logs(self) -> None:
+        """Go to the log."""
+        self.go("logs")

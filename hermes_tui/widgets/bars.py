@@ -14,8 +14,8 @@ from textual.widgets import Static
 
 from hermes_tui.actions import PANES, Action, Keys, Scope
 from hermes_tui.core.state import ViewState
+from hermes_tui.widgets.lesson import waits_for
 from hermes_tui.widgets.text import foreign, line, state
-from hermes_tui.widgets.training import waits_for
 
 
 class TopBar(Widget):

@@ -11,6 +11,7 @@ from pathlib import Path
 from hermes_tui.core.backend import TextArrived, TurnCompleted, TurnEvent
 from hermes_tui.core.events import StackEvent
 from hermes_tui.core.rows import (
+    CanaryRow,
     CompletionRow,
     EpisodeDetail,
     EpisodeRow,
@@ -80,6 +81,7 @@ class FakeBackend:
         self.session_rows: dict[str, SessionRow] = {}
         self.details: dict[str, EpisodeDetail] = {}
         self.step_rows: list[StepRow] = []
+        self.canary_rows: list[CanaryRow] = []
         self.trainer_row = TrainerRow(policy_version=7, state="waiting", num_scored=0, batch_size=1)
         self.process_rows = [
             ProcessRow(
@@ -297,6 +299,9 @@ class FakeBackend:
     async def pause_training(self, paused: bool) -> None:
         self._called("pause_training", paused)
         self.trainer_row = replace(self.trainer_row, state="paused" if paused else "waiting")
+
+    async def canaries(self) -> list[CanaryRow]:
+        return list(self.canary_rows)
 
     async def roll_back(self, policy_version: int) -> None:
         self._called("roll_back", policy_version)

@@ -17,7 +17,7 @@ from hermes_tui.screens.main import MainScreen
 from hermes_tui.widgets.chat import ChatPane
 from hermes_tui.widgets.prompt import Prompt
 from hermes_tui.widgets.sessions import SessionsPane
-from hermes_tui.widgets.stack import StackPane
+from hermes_tui.widgets.system import ProcessTree, SystemPane
 from hermes_tui.widgets.tokens import TokensPane, TokenView
 
 WIDE = (120, 40)
@@ -93,7 +93,7 @@ async def running(app: HermesTui, size: tuple[int, int] = WIDE) -> AsyncIterator
     """Run the app until the main screen is there."""
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: isinstance(app.screen, MainScreen), "the main screen")
-        await until(pilot, lambda: bool(main(app).query(StackPane)), "the panes")
+        await until(pilot, lambda: bool(main(app).query(SystemPane)), "the panes")
         await until(pilot, lambda: bool(stack(app).rows), "the first painting")
         yield pilot
 
@@ -141,9 +141,9 @@ def tokens(app: HermesTui) -> TokenView:
     return main(app).query_one(TokensPane).view
 
 
-def stack(app: HermesTui) -> StackPane:
-    """Return the processes' pane."""
-    return main(app).query_one(StackPane)
+def stack(app: HermesTui) -> ProcessTree:
+    """Return the processes."""
+    return main(app).query_one(ProcessTree)
 
 
 def sessions(app: HermesTui) -> SessionsPane:

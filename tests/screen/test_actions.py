@@ -22,9 +22,10 @@ from hermes_tui.app import HermesTui
 from hermes_tui.screens.compare import CompareScreen
 from hermes_tui.screens.main import MainScreen
 from hermes_tui.widgets.chat import ChatView
+from hermes_tui.widgets.logs import LogView
 from hermes_tui.widgets.prompt import Prompt
 from hermes_tui.widgets.sessions import SessionsPane
-from hermes_tui.widgets.stack import StackPane
+from hermes_tui.widgets.system import ProcessTree
 from hermes_tui.widgets.tokens import TokenView
 from hermes_tui.widgets.training import TrainingPane
 
@@ -36,7 +37,8 @@ OWNERS: dict[Scope, type] = {
     "chat": ChatView,
     "tokens": TokenView,
     "training": TrainingPane,
-    "stack": StackPane,
+    "system": ProcessTree,
+    "logs": LogView,
     "compare": CompareScreen,
 }
 
@@ -98,7 +100,7 @@ def test_two_actions_can_swap_keys() -> None:
 
 
 def test_numbered_actions_take_a_key_for_each_value() -> None:
-    nine = "q,w,d,f,z,j,k,m,v"
+    nine = "q,v,d,z,j,k,m,A,W"
     keys = resolve({"score_tenths": nine})
     assert keys.problems == ()
     assert keys.textual["score_tenths.3"] == "d"

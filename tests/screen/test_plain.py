@@ -281,6 +281,7 @@ MOVES_OR_DRAWS = {
     "pane_next", "pane_previous",
     "chat_copy", "chat_follow", "tokens_left", "tokens_right", "tokens_find", "tokens_bars",
     "tokens_copy", "tokens_follow",
+    "pane_logs", "system_logs", "logs_find", "logs_filter", "logs_follow", "logs_copy",
     "palette", "theme", "copy_or_quit",
 }  # fmt: skip
 """Actions that mean nothing where there is no screen: the terminal scrolls, finds and copies."""

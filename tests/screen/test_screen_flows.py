@@ -167,7 +167,6 @@ async def test_tools_and_thoughts_are_folded_and_unfold(tmp_path: Path) -> None:
         assert "34800 more lines" in body
 
 
-
 # Judging -------------------------------------------------------------------------------------
 
 
@@ -414,7 +413,7 @@ async def test_processes_show_state_reason_and_restart(tmp_path: Path) -> None:
         await until(pilot, lambda: any("✗ flapping" in str(r.left) for r in stack(app).rows))
         assert any("exit 1 three times" in str(row.left) for row in stack(app).rows)
         assert "worker-0 ✗ flapping" in str(main(app).query_one("#top").render())
-        await pilot.press("escape", "p", "down", "R")
+        await pilot.press("escape", "p", "end", "up", "up", "R", "y")
         await until(pilot, lambda: ("restart", "worker-0") in backend.calls)
 
 

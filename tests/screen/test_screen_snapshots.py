@@ -28,7 +28,7 @@ from textual.pilot import Pilot
 
 from hermes_tui.core.rows import Token
 from hermes_tui.screens.main import MainScreen
-from hermes_tui.widgets.stack import StackPane
+from hermes_tui.widgets.system import SystemPane
 
 Run = Callable[[Pilot[None]], Awaitable[None]]
 
@@ -37,7 +37,7 @@ async def ready(pilot: Pilot[None]) -> None:
     """Wait for the main screen, and hold the cursor still."""
     app = app_of(pilot)
     await until(pilot, lambda: isinstance(app.screen, MainScreen))
-    await until(pilot, lambda: bool(app.screen.query(StackPane)))
+    await until(pilot, lambda: bool(app.screen.query(SystemPane)))
     await until(pilot, lambda: bool(stack(app).rows))
     state = app.controller.state
     await until(pilot, lambda: all(state.turns.get(name) for name in state.sessions), "names")
