@@ -48,14 +48,17 @@ class WholeRows:
         links = [row]
         while (base_id := links[-1]["base_id"]) is not None and base_id not in self._known:
             links.append(self._link(base_id))
+        whole = self._known.get(base_id) if base_id is not None else None
         for link in reversed(links):
             prompt, messages = link["prompt_token_ids"], json.loads(link["request_messages"])
-            if link["base_id"] is not None:
-                base_prompt, base_sampled, base_messages = self._known[link["base_id"]]
-                shared = (base_prompt + base_sampled)[: link["base_tokens"] * INT_BYTES]
-                prompt = shared + prompt
+            if whole is not None:
+                base_prompt, base_sampled, base_messages = whole
+                prompt = (base_prompt + base_sampled)[: link["base_tokens"] * INT_BYTES] + prompt
                 messages = base_messages[: link["base_messages"]] + messages
-            self._known[link["completion_id"]] = (prompt, link["token_ids"] or b"", messages)
+            whole = (prompt, link["token_ids"] or b"", messages)
+        assert whole is not None, "the row itself is one of the links"
+        # Of a long way back only its end is kept: what comes next mostly begins with that.
+        self._known[row["completion_id"]] = whole
         return _completion_from(row, prompt, messages)
 
     def _link(self, completion_id: str) -> sqlite3.Row:
