@@ -85,14 +85,16 @@ class Trainer:
             await orchestrator.stop()
             self.store.close()
 
-    def score(self, reward: float, sampled: tuple[int, ...] = (8, 9, 10)) -> str:
+    def score(
+        self, reward: float, sampled: tuple[int, ...] = (8, 9, 10), session_id: str | None = None
+    ) -> str:
         """Record a completion and judge it; return its episode's id."""
         number = next(_numbers)
-        session = self.store.create_session(key_hash=str(number), task_id="t", group_id="g")
+        session_id = session_id or self.session(f"group-{number}")
         completion_id = f"chatcmpl-{number}"
         episode_id, _ = self.store.begin_completion(
             completion_id=completion_id,
-            session_id=session.session_id,
+            session_id=session_id,
             prompt_token_ids=(5, 6, 7),
             sampling={"temperature": 1.0},
             request_messages=[],
@@ -112,6 +114,12 @@ class Trainer:
         )
         self.store.set_reward(episode_id, reward)
         return episode_id
+
+    def session(self, group_id: str) -> str:
+        """Start a session; return its id."""
+        return self.store.create_session(
+            key_hash=str(next(_numbers)), task_id="t", group_id=group_id
+        ).session_id
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +201,12 @@ async def test_the_trainer_may_die_while_the_learner_saves(
     await asyncio.to_thread(learner.start)
     async with trainer.running():
         first = trainer.score(1.0)
-        await until(lambda: trainer.store.episode(first).state == "claimed")
+        await until(
+            lambda: (
+                learner.health().json()["busy_with"] == 1
+                or checkpoint.complete_versions(learner.checkpoints)
+            )
+        )
     await until(lambda: checkpoint.complete_versions(learner.checkpoints))
     trainer = Trainer(tmp_path, learner)
     async with trainer.running() as orchestrator:
@@ -228,6 +241,35 @@ async def test_a_rollback_brings_back_weights_and_baselines(
     # The step from version 1 is done a second time, from the same weights and optimizer.
     for name in ("logprob_before", "logprob_after", "baseline", "learning_rate"):
         assert rows[3][name] == pytest.approx(rows[1][name], abs=1e-5), name
+
+
+async def test_siblings_move_apart_and_a_group_of_equals_moves_nothing(
+    tmp_path: Path, learner: LearnerProcess
+) -> None:
+    trainer = Trainer(tmp_path, learner)
+    await asyncio.to_thread(learner.start)
+    replies = {(8, 9, 10): 1.0, (20, 21, 22): 0.5, (30, 31, 32): 0.0}
+    async with trainer.running() as orchestrator:
+        for version in (1, 2):
+            siblings = {trainer.session(f"round {version}"): reply for reply in replies}
+            ids = [trainer.score(replies[r], r, session_id=s) for s, r in siblings.items()]
+            await until(lambda v=version: orchestrator.status()["policy_version"] == v)
+        row = trainer.store.steps()[0]
+        changes = [
+            sum(c.after_logprobs) - sum(c.proximal_logprobs)
+            for episode_id in row["episode_ids"]
+            for c in trainer.store.episode(episode_id).completions
+        ]
+        equals = [trainer.session("equals") for _ in range(2)]
+        ids = [trainer.score(1.0, session_id=session_id) for session_id in equals]
+        await until(lambda: {trainer.store.episode(i).state for i in ids} == {"dropped"})
+        assert orchestrator.status()["policy_version"] == 2
+    assert row["num_groups"] == 1
+    assert len(row["episode_ids"]) == 3
+    assert row["advantage_mean"] == pytest.approx(0.0)
+    assert changes[0] > 0.1
+    assert changes[2] < -0.1
+    assert changes[2] < changes[1] < changes[0]
 
 
 def test_only_health_answers_without_the_key(learner: LearnerProcess) -> None:

@@ -1,4 +1,4 @@
-"""The gateway's routes about lessons: going back to an earlier version, the canary's answers."""
+"""The gateway's routes about lessons: earlier versions, the canary's answers, groups."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fakes.inference import ADMIN_KEY, running_gateway
 
 from hermes_tui_services.errors import ServiceError, TrainingError
 from hermes_tui_training.client import InferenceClient, RefusedError
+from hermes_tui_training.config import GroupConfig, TrainingConfig
 from hermes_tui_training.orchestrator import UnknownVersionError
 from hermes_tui_training.types import CanaryAnswer
 
@@ -81,3 +82,31 @@ async def test_canary_answers_are_read_by_version_or_the_newest_two(tmp_path: Pa
                 assert answer.status_code == 400, text
         _, key = await gateway.session()
         assert (await gateway.call("GET", "/rl/canaries", key=key)).status_code == 403
+
+
+async def test_the_status_says_which_siblings_a_group_waits_for(tmp_path: Path) -> None:
+    training = TrainingConfig(group=GroupConfig(timeout_s=500.0))
+    async with running_gateway(tmp_path, training=training) as gateway:
+        body = {"task_id": "task", "group_size": 3}
+        started = (await gateway.call("POST", "/rl/start_session", body)).json()
+        keys = [session["session_api_key"] for session in started["sessions"]]
+        for key in keys[:2]:
+            await gateway.chat(key)
+        await gateway.call("POST", "/rl/set_reward", {"reward": 1}, key=keys[0])
+        status = (await gateway.call("GET", "/rl/status")).json()
+        assert status["num_scored"] == 0
+        (group,) = status["groups"]
+        assert 400 < group.pop("seconds_left") <= 500
+        assert group == {
+            "group_id": started["group_id"],
+            "task_id": "task",
+            "num_scored": 1,
+            "num_siblings": 3,
+        }
+        assert f"group {started['group_id']} has 1 of 3 scored" in status["waiting"]
+
+        await gateway.call("POST", "/rl/set_reward", {"reward": 0}, key=keys[1])
+        await gateway.call("POST", "/rl/end_session", {}, key=keys[2])
+        status = (await gateway.call("GET", "/rl/status")).json()
+        assert (status["num_scored"], status["groups"]) == (1, [])
+        assert status["waiting"].startswith("1 of 1 scored")

@@ -338,7 +338,8 @@ class Orchestrator:
         )
         baselines = await asyncio.to_thread(self._store.get_meta, "baselines", {})
         lesson = make_lesson(units, baselines, training)
-        await asyncio.to_thread(self._store.drop, lesson.unlearnable, "zero_advantage")
+        if lesson.unlearnable:
+            await asyncio.to_thread(self._store.drop, lesson.unlearnable, "zero_advantage")
         if not lesson.samples:
             return
         facts = batch_facts(
