@@ -26,7 +26,6 @@ from hermes_tui_training.history import (
     canonical,
     context_key,
     shared_length,
-    shared_messages,
     spoken,
     text_of,
     why_broken,
@@ -88,6 +87,8 @@ class _Request:
     """How many messages there were when the assistant had spoken last; 0 when it never did."""
     spoken: Canonical
     """All messages, canonical."""
+    extended: Recorded | None
+    """The newest completion of which the messages begin with the request, as it was sent."""
     context: str
     """Tools and template settings."""
 
@@ -116,8 +117,15 @@ class _Request:
             prefix=prefix,
             request=self.spoken,
             context=self.context,
-            num_shared_messages=shared_messages(self.messages, parent) if parent else 0,
+            num_shared_messages=self._num_shared(parent),
         )
+
+    def _num_shared(self, parent: Recorded | None) -> int:
+        if parent is None:
+            return 0
+        if parent is self.extended:
+            return len(parent.messages)
+        return shared_length(self.messages, parent.messages)
 
 
 class Chat:
@@ -208,11 +216,13 @@ class Chat:
         Raises: ApiError: 400, the template refuses the messages or its settings.
         """
         template = template or {}
+        said, extended = spoken(messages, parents)
         request = _Request(
             messages=messages,
             tools=list(tools) or None,
             history=_after_last_assistant(messages),
-            spoken=spoken(messages, parents),
+            spoken=said,
+            extended=extended,
             context=context_key(tools, template),
         )
         with self._lock:

@@ -139,18 +139,18 @@ def _context(completion: Completion) -> str:
     return context_key(completion.tools, completion.sampling.get("chat_template_kwargs") or {})
 
 
-def spoken(messages: Sequence[Mapping[str, Any]], parents: Sequence[Recorded]) -> Canonical:
-    """Return ``canonical(messages)``; what a parent was sent too is not worked on again."""
+def spoken(
+    messages: Sequence[Mapping[str, Any]], parents: Sequence[Recorded]
+) -> tuple[Canonical, Recorded | None]:
+    """Return ``canonical(messages)``, and the newest parent that was sent their beginning.
+
+    What that parent was sent is not worked on again.
+    """
     for parent in reversed(parents):
         length = len(parent.messages)
         if length and messages[:length] == parent.messages:
-            return canonical(messages[length:], base=parent.request)
-    return canonical(messages)
-
-
-def shared_messages(messages: Sequence[Mapping[str, Any]], parent: Recorded) -> int:
-    """Return how many first messages are, as they were sent, those of a parent."""
-    return shared_length(messages, parent.messages)
+            return canonical(messages[length:], base=parent.request), parent
+    return canonical(messages), None
 
 
 def why_broken(history: Canonical, context: str, parent: Recorded) -> str:

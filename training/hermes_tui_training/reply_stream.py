@@ -109,7 +109,7 @@ class ReplyStream:
         self._stop = tuple(stop)
         self._stop_token_ids = frozenset(stop_token_ids)
         self._renderer = renderer
-        self._prompt_token_ids = list(prompt_token_ids)
+        self._prompt_token_ids = list(prompt_token_ids) if renderer is not None else []
         self._reasoning_open = reasoning_open
         self._raw = raw
         self._token_ids: list[int] = []

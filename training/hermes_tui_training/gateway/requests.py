@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from hermes_tui_services.errors import ApiError
 from hermes_tui_training.protocol import ChatRequest
 
-_ROLES = ("system", "developer", "user", "assistant", "tool")
+_ROLES = ("user", "assistant", "tool", "system", "developer")
 _MAX_STOPS = 16
 
 Neutral = Mapping[str, tuple[Any, ...]]
@@ -190,8 +190,9 @@ def _check_tools(tools: list[dict[str, Any]]) -> None:
 
 def _is_said(message: Mapping[str, Any]) -> bool:
     """Whether a message is a role and a text, as most of a long history are."""
-    content = message.get("content")
-    return len(message) == 2 and isinstance(content, str) and message.get("role") in _ROLES
+    if len(message) != 2 or message.get("role") not in _ROLES:
+        return False
+    return isinstance(message.get("content"), str)
 
 
 def _check_message(message: Mapping[str, Any], where: str) -> None:
