@@ -7,17 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes.backend import FakeBackend, make_step
+from fakes.backend import FakeBackend, make_sample, make_step
 from fakes.screen import app_of, badges, main, make_app, prompt, running, until
 from textual import events
 from textual.pilot import Pilot
 
 from hermes_tui.core.backend import ThoughtArrived, ToolCalled, ToolReturned
 from hermes_tui.core.events import ApprovalRequested, EpisodeLoaded
-from hermes_tui.core.rows import ProcessRow, Stage
+from hermes_tui.core.rows import CanaryRow, ProcessRow, Stage
+from hermes_tui.core.status import GpuSample
 from hermes_tui.core.text import clean
-from hermes_tui.screens.dialogs import ApprovalScreen, AskScreen
+from hermes_tui.screens.approval import ApprovalScreen
+from hermes_tui.screens.choices import ConfirmScreen
+from hermes_tui.screens.dialogs import AskScreen
 from hermes_tui.screens.start import StartScreen
+from hermes_tui.widgets.logs import LogView
 from hermes_tui.widgets.turn import FoldedBlock
 
 HOSTILE = [
@@ -47,6 +51,15 @@ def everything(backend: FakeBackend, text: str) -> None:
     backend.step_rows = [make_step(1)]
     backend.trainer_row = replace(backend.trainer_row, state="paused", reason=text)
     backend.process_rows.append(ProcessRow(name=text, state=text, reason=text))
+    backend.trainer_row = replace(backend.trainer_row, untrained={text: 1}, kept_versions=(0,))
+    backend.canary_rows = [
+        CanaryRow(policy_version=6, prompt=text, text=text),
+        CanaryRow(policy_version=7, prompt=text, reason=text),
+    ]
+    backend.sample = make_sample(
+        backend.process_rows, (GpuSample(index=0, name=text, processes={5: None}),)
+    )
+    backend.write_log("supervisor", f"WARNING {text}", text)
     backend.reply = [text, " ", text]
     backend.logprobs = [-0.1, -9.0, float("nan")]
     backend.turn_events = [
@@ -76,6 +89,25 @@ async def read_everything(pilot: Pilot[None], backend: FakeBackend, text: str) -
     await pilot.pause()
 
 
+async def look_at_everything(pilot: Pilot[None], text: str) -> None:
+    """Show the lesson, the machine and the log, each of which draws the text."""
+    app = app_of(pilot)
+    for key in ("l", "p", "L"):
+        await pilot.press(key)
+        await pilot.pause()
+        assert_harmless(pilot)
+    view = main(app).query_one(LogView)
+    await until(pilot, lambda: view.num_shown == 2)
+    view.find(text)
+    view.show_only(text)
+    await pilot.pause()
+    assert_harmless(pilot)
+    await app.push_screen(ConfirmScreen(text, text, "Yes"))
+    await pilot.pause()
+    assert_harmless(pilot)
+    await pilot.press("escape")
+
+
 def assert_harmless(pilot: Pilot[None]) -> None:
     """Check that nothing on the screen could move, colour or reorder the terminal."""
     app = app_of(pilot)
@@ -91,12 +123,14 @@ async def test_hostile_text_is_only_text(tmp_path: Path, text: str) -> None:
     async with running(app) as pilot:
         await read_everything(pilot, backend, text)
         assert_harmless(pilot)
+        await look_at_everything(pilot, text)
         await pilot.resize_terminal(80, 24)
+        await look_at_everything(pilot, text)
         await pilot.press("s", "c", "t")
         assert_harmless(pilot)
         choices = (text, "deny")
         request = ApprovalRequested(session_id="s", approval_id="a", question=text, choices=choices)
-        await app.push_screen(ApprovalScreen(request))
+        await app.push_screen(ApprovalScreen(app.controller, request))
         await app.push_screen(AskScreen(text, text, text))
         await pilot.pause()
         assert_harmless(pilot)

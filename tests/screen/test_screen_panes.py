@@ -1,0 +1,361 @@
+"""Training, System and Logs: what they say, and what their keys do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes.backend import FakeBackend, make_sample, make_step
+from fakes.screen import (
+    NARROW,
+    WIDE,
+    add_past,
+    app_of,
+    main,
+    make_app,
+    notices,
+    running,
+    stack,
+    until,
+)
+from textual.pilot import Pilot
+from textual.widgets import Input, OptionList, Static
+
+from hermes_tui.core.log_lines import MAX_LINES
+from hermes_tui.core.rows import CanaryRow, ProcessRow, StepRow
+from hermes_tui.core.state import ViewState
+from hermes_tui.core.status import GpuSample
+from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
+from hermes_tui.screens.main import MainScreen
+from hermes_tui.widgets.below import NewBelow
+from hermes_tui.widgets.course import Course
+from hermes_tui.widgets.lesson import canaries, next_step, waits_for
+from hermes_tui.widgets.logs import LogsPane, LogView
+from hermes_tui.widgets.system import branches, describe_machine
+
+
+def text_of(pilot: Pilot[None], place: str) -> str:
+    """Return what a Static of the main screen says."""
+    return str(main(app_of(pilot)).query_one(place, Static).content)
+
+
+def log_view(pilot: Pilot[None]) -> LogView:
+    """Return the log."""
+    return main(app_of(pilot)).query_one(LogView)
+
+
+def screen_lines(pilot: Pilot[None]) -> list[str]:
+    """Return the screen as text."""
+    strips = app_of(pilot).screen._compositor.render_strips()
+    return ["".join(segment.text for segment in strip) for strip in strips]
+
+
+# Training ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+async def test_lesson_is_whole_in_its_tab(tmp_path: Path, size: tuple[int, int]) -> None:
+    app, backend = make_app(tmp_path)
+    add_past(backend)
+    backend.canary_rows = [
+        CanaryRow(policy_version=6, prompt="Who are you?", text="I am Hermes."),
+        CanaryRow(policy_version=7, prompt="Who are you?", text="Hermes."),
+    ]
+    async with running(app, size) as pilot:
+        await pilot.press("escape", "l")
+        await pilot.pause()
+        shown = "\n".join(screen_lines(pilot))
+        for word in (
+            "reward 0.5",
+            "base 0.2",
+            "loss −0.63",
+            "kl 0.0031",
+            "entropy",
+            "gap",
+            "stale 0",
+        ):
+            assert word in shown
+        assert "0 of 1 scored" in shown
+        assert "−1.920 → −1.710  ▲ +0.210" in shown
+        pane = main(app).query_one("#training")
+        assert pane.max_scroll_x == 0
+        pane.scroll_end(animate=False)
+        await pilot.pause()
+        assert "I am Hermes." in "\n".join(screen_lines(pilot))
+
+
+async def test_plots_draw_what_the_steps_say(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    add_past(backend)
+    async with running(app) as pilot:
+        await pilot.press("escape", "l")
+        await pilot.pause()
+        reward = main(app).query(Course).first()
+        points, baseline = reward._points
+        assert list(points) == [(i, (1.0, -1.0, 0.5)[i % 3]) for i in range(1, 9)]
+        assert [value for _, value in baseline] == [0.2] * 8
+        backend.step_rows.append(make_step(9, 0.25))
+        backend.emit("step.finished", step=9, episode_ids=[])
+        await until(pilot, lambda: reward._points[0][-1] == (9, 0.25))
+
+
+def test_next_step_in_words() -> None:
+    view = ViewState()
+    view.trainer = replace(view.trainer, batch_size=4, num_scored=1, untrained={"aux_call": 2})
+    backend = FakeBackend(lambda: 0.0)  # type: ignore[arg-type]
+    backend.add_episode("s", "a", "b", state="scored", reward=1.0, version=5)
+    backend.add_episode("s", "a", "b", state="open")
+    backend.add_episode("s", "a", "b", state="dropped")
+    dropped = backend.details["ep-3"].row
+    rows = [detail.row for detail in backend.details.values()]
+    view.put_episodes([*rows, replace(dropped, dropped_reason="stale")])
+    assert str(next_step(view)).splitlines() == [
+        "next    1 of 4 scored; the oldest is 2 versions old; 1 without a score",
+        "skipped ✗ 2 aux call · 1 stale",
+    ]
+
+
+def test_a_rollback_and_a_collapse_are_said() -> None:
+    view = ViewState()
+    made = [make_step(i) for i in range(1, 9)]
+    for i, step in enumerate(made):
+        tokens = {"num_trained_tokens": 30.0 if i < 4 else 3.0}
+        made[i] = replace(step, values={**step.values, **tokens, "entropy": 2.0})
+    view.put_steps([*made, StepRow(step=9, policy_version=9, values={"rolled_back_to": 2.0})])
+    text = str(next_step(view))
+    assert "version 9 is version 2 again" in text
+    assert "▲ replies shrink: 30 → 3 tokens" in text
+
+
+def test_canaries_stand_side_by_side() -> None:
+    rows = [
+        CanaryRow(policy_version=6, prompt="Sky?", text="Blue, of course."),
+        CanaryRow(policy_version=7, prompt="Sky?", text="so blue " * 20),
+        CanaryRow(policy_version=6, prompt="Sea?", text=" "),
+        CanaryRow(policy_version=7, prompt="Sea?", reason="the engine was busy"),
+    ]
+    lines = str(canaries(rows, 63)).splitlines()
+    assert lines[0].split("│")[0].strip() == "version 6"
+    assert lines[0].split("│")[1].strip() == "version 7"
+    assert lines[1] == "Sky?"
+    assert [part.strip()[:16] for part in lines[2].split("│")] == [
+        "Blue, of course.",
+        "so blue so blue ",
+    ]
+    assert "▲ version 7 repeats itself here" in lines
+    assert [part.strip() for part in lines[-1].split("│")] == [
+        "(an empty reply)",
+        "✗ the engine was busy",
+    ]
+    assert "no answers yet" in str(canaries([], 60))
+
+
+async def test_rolling_back_lists_the_kept_versions(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    add_past(backend)
+    backend.trainer_row = replace(backend.trainer_row, kept_versions=(0, 3, 6, 7))
+    async with running(app) as pilot:
+        await pilot.press("escape", "l", "b")
+        await until(pilot, lambda: isinstance(app.screen, VersionScreen))
+        listed = app.screen.query_one(OptionList)
+        assert [str(option.prompt).split()[0] for option in listed.options] == ["v6", "v3", "v0"]
+        assert "as training found it" in str(listed.options[-1].prompt)
+        assert "step 5 · reward" in str(listed.options[0].prompt)
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: ("roll_back", 3) in backend.calls)
+        await until(pilot, lambda: "version 3 serve again" in "".join(notices(app)))
+        await pilot.press("b", "escape")
+        assert isinstance(app.screen, MainScreen)
+    assert [call for call in backend.calls if call[0] == "roll_back"] == [("roll_back", 3)]
+
+
+async def test_a_refused_rollback_says_why(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        backend.refuse = "Version 3 has no checkpoint."
+        await app.controller.roll_back(3)
+        await until(pilot, lambda: any("no checkpoint" in text for text in notices(app)))
+
+
+def test_held_says_so() -> None:
+    view = ViewState()
+    assert (
+        waits_for(replace(view.trainer, state="paused", reason="mean KL 9 > 1"))
+        == "held: mean KL 9 > 1"
+    )
+
+
+# System ------------------------------------------------------------------------------------------
+
+
+def test_processes_are_a_tree() -> None:
+    names = ["router", "worker-10", "worker-2", "learner", "trainer", "extra", "data-proxy-2"]
+    names += ["agent-gateway", "data-proxy-10"]
+    tree = branches([ProcessRow(name=name, state="ready") for name in names])
+    assert [branch.stem + branch.label for branch in tree] == [
+        "├ agent-gateway",
+        "├ router",
+        "├ pair 2",
+        "│ ├ data-proxy-2",
+        "│ └ worker-2",
+        "├ pair 10",
+        "│ ├ data-proxy-10",
+        "│ └ worker-10",
+        "├ trainer",
+        "├ learner",
+        "└ extra",
+    ]
+
+
+def test_machine_without_a_gpu_says_so() -> None:
+    text = str(describe_machine([make_sample([])]))
+    assert "37 % of 2 cores · load 1.25 0.90 0.50" in text
+    assert "3.1 GB of 8.2 GB" in text
+    assert "gpu     there is none  Driver Not Loaded" in text
+
+
+def test_each_figure_that_the_driver_refuses_is_na() -> None:
+    whole = GpuSample(
+        index=0, name="NVIDIA H200", utilization_percent=42, memory_used_bytes=31_000_000_000,
+        memory_total_bytes=150_000_000_000, power_w=310.2, temperature_c=55,
+        processes={7: 21_000_000_000, 8: None},
+    )  # fmt: skip
+    processes = [ProcessRow(name="trainer", state="ready", pid=7)]
+
+    def shown(gpu: GpuSample) -> str:
+        return str(describe_machine([make_sample([], (gpu,))], processes))
+
+    text = shown(whole)
+    figures = "memory 31.0 GB of 150.0 GB · power 310 W · temperature 55 °C"
+    assert "42 % NVIDIA H200" in text
+    assert figures in text
+    assert "processes trainer 21.0 GB · pid 8 n/a" in text
+    for field, wanted in {
+        "name": "42 % name n/a",
+        "utilization_percent": "n/a NVIDIA H200",
+        "memory_used_bytes": "memory n/a ·",
+        "memory_total_bytes": "memory n/a ·",
+        "power_w": "power n/a ·",
+        "temperature_c": "temperature n/a",
+        "processes": "processes n/a",
+    }.items():
+        refused = shown(whole.model_copy(update={field: None}))
+        assert wanted in refused
+        # The field, and the memory of process 8, which goes when no process is told of.
+        assert refused.count("n/a") == (1 if field == "processes" else 2)
+
+
+async def test_a_restart_is_asked_about_first(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        await pilot.press("escape", "p", "down", "R")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("escape")
+        assert not [call for call in backend.calls if call[0] == "restart"]
+        await pilot.press("R", "y")
+        await until(pilot, lambda: ("restart", "agent-gateway") in backend.calls)
+        await pilot.press("home", "R")
+        await until(pilot, lambda: any("supervisor owns" in text for text in notices(app)))
+        assert isinstance(app.screen, MainScreen)
+
+
+async def test_the_machine_is_looked_at_only_while_it_is_shown(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        await main(app)._look_at_system()
+        assert not app.controller.state.samples
+        await pilot.press("escape", "p")
+        await until(pilot, lambda: "there is none" in text_of(pilot, "#machine"))
+        assert any("└ learner" in str(row.left) for row in stack(app).rows)
+
+
+# Logs --------------------------------------------------------------------------------------------
+
+
+async def test_log_of_the_chosen_process(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.write_log("agent-gateway", "gateway is up")
+    async with running(app) as pilot:
+        await pilot.press("escape", "p", "down", "enter")
+        await until(pilot, lambda: log_view(pilot).num_shown == 1)
+        assert "gateway is up" in "\n".join(screen_lines(pilot))
+        backend.write_log("agent-gateway", "one more")
+        await until(pilot, lambda: log_view(pilot).num_shown == 2)
+        await pilot.press("c")
+        await until(
+            pilot, lambda: not [w for w in main(app).workers if w.group == "log" and w.is_running]
+        )
+
+
+async def opened(pilot: Pilot[None], backend: FakeBackend, count: int = 200) -> LogView:
+    """Open a log of numbered lines; every tenth is a warning."""
+    words = ("WARNING", "INFO")
+    backend.write_log("supervisor", *(f"12:00 {words[i % 10 > 0]} line {i}" for i in range(count)))
+    await pilot.press("escape", "L")
+    view = log_view(pilot)
+    await until(pilot, lambda: view.num_shown == count)
+    return view
+
+
+async def test_what_is_read_stays_where_it_is(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        view = await opened(pilot, backend)
+        below = main(app).query_one(LogsPane).query_one(NewBelow)
+        assert view.following
+        await pilot.press("pageup")
+        await until(pilot, lambda: not view.following)
+        top = view.log_lines[view._shown[view.scroll_offset.y]]
+        backend.write_log("supervisor", *(f"12:01 INFO more {i}" for i in range(12)))
+        await until(pilot, lambda: view.num_shown == 212)
+        assert view.log_lines[view._shown[view.scroll_offset.y]] == top
+        assert "12 new lines below" in str(below.content)
+        await pilot.press("end")
+        await until(pilot, lambda: view.following and not below.display)
+        assert view.scroll_offset.y == view.max_scroll_y
+
+
+async def test_what_is_read_stays_even_when_old_lines_fall_out(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        view = await opened(pilot, backend)
+        await pilot.press("home", "pagedown")
+        await until(pilot, lambda: not view.following)
+        read = view._shown[view.scroll_offset.y]
+        lines = app.controller.state.log
+        for number in range(MAX_LINES - 195):
+            lines.append(f"late {number}")
+        main(app).query_one(LogsPane).sync(lines)
+        await pilot.pause()
+        assert lines.num_dropped == 5
+        assert view._shown[view.scroll_offset.y] == read
+        assert "5 older left out" in str(main(app).query_one("#logs").border_title)
+
+
+async def test_find_goes_from_the_newest_to_older_lines(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        view = await opened(pilot, backend)
+        await pilot.press("slash")
+        await until(pilot, lambda: isinstance(app.screen.focused, Input))
+        await pilot.press(*"warn", "enter")
+        await until(pilot, lambda: view.here == 190)
+        await pilot.press("slash", "enter")
+        await until(pilot, lambda: view.here == 180)
+        assert view.scroll_offset.y <= 180 < view.scroll_offset.y + view.size.height
+        assert view.find("WARN") is True  # another word begins anew
+        assert not view.find("nothing like it")
+
+
+async def test_filter_shows_only_lines_with_a_text(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app, NARROW) as pilot:
+        view = await opened(pilot, backend)
+        await pilot.press("f", *"warning", "enter")
+        await until(pilot, lambda: view.num_shown == 20)
+        backend.write_log("supervisor", "12:02 INFO quiet", "12:02 WARNING loud")
+        await until(pilot, lambda: view.num_shown == 21)
+        assert "21 with “warning”" in str(main(app).query_one("#logs").border_title)
+        await pilot.press("f", "ctrl+u", "enter")
+        await until(pilot, lambda: view.num_shown == 202)
