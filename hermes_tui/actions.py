@@ -392,6 +392,7 @@ ACTIONS: tuple[Action, ...] = (
         help="Pick the reply of that number, or take that back; several are a tie.",
         scope="compare",
         section="Compare",
+        hint="pick",
         numbered=True,
     ),
     Action(

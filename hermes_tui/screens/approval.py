@@ -69,7 +69,9 @@ class ApprovalScreen(ModalScreen[str | None]):
             yield Static(id="approval-left")
 
     def on_mount(self) -> None:
-        """Count down."""
+        """Count down; the enter key alone allows nothing."""
+        if not self.request.free:
+            self.query(Button).last().focus()
         self._tick()
         self.set_interval(TICK_S, self._tick)
 

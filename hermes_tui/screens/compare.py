@@ -268,7 +268,7 @@ class CompareScreen(Acts, Screen[None]):
 
     def do_compare_end(self) -> None:
         """Go to the end of the reply, and stay there."""
-        self.query_one(f"#sibling-{self.shown}", SiblingView).anchor()
+        self.query_one(f"#sibling-{self.shown}", SiblingView).follow()
 
     def do_compare_leave(self) -> None:
         """Go back; replies that still come go on."""

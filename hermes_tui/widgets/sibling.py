@@ -24,6 +24,8 @@ class SiblingView(VerticalScroll, can_focus=True):
     def __init__(self, place: int) -> None:
         super().__init__(classes="sibling", id=f"sibling-{place}")
         self.place = place
+        self.following = True
+        """Whether it stays with the newest words."""
         self._turn: TurnView | None = None
 
     def compose(self) -> ComposeResult:
@@ -31,8 +33,7 @@ class SiblingView(VerticalScroll, can_focus=True):
         yield from ()
 
     def on_mount(self) -> None:
-        """Stay at the end, and show the number."""
-        self.anchor()
+        """Show the number."""
         self.entitle("○", WAITING, picked=False)
 
     async def sync(self, turn: Turn, fate: Fate, *, picked: bool) -> None:
@@ -52,6 +53,24 @@ class SiblingView(VerticalScroll, can_focus=True):
             (f"{self.place + 1}", "bold"), foreign(f" {sign} {word}")
         )
         self.border_subtitle = Content.styled("✓ picked", "bold") if picked else ""
+
+    def watch_virtual_size(self) -> None:
+        """Stay at the end while following."""
+        if self.following:
+            self.follow()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Stop following when the person scrolls up; follow again at the end."""
+        super().watch_scroll_y(old_value, new_value)
+        if new_value >= self.max_scroll_y:
+            self.following = True
+        elif new_value < old_value:
+            self.following = False
+
+    def follow(self) -> None:
+        """Go to the newest words and stay with them."""
+        self.following = True
+        self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
 
     def on_click(self) -> None:
         """Tell that it was clicked: that picks it."""

@@ -1,0 +1,104 @@
+"""What comparing, asking and finding look like: pictures at 120x40 and 80x24, light and colourless.
+
+After a wanted change: ``pytest tests/screen/test_screen_snapshots_talk.py --snapshot-update``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.screen import NARROW, WIDE, add_past, app_of, make_app, stack, until
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from hermes_tui.core.events import ApprovalRequested
+from hermes_tui.screens.approval import ApprovalScreen
+from hermes_tui.screens.compare import CompareScreen
+from hermes_tui.screens.main import MainScreen
+from hermes_tui.widgets.asked import AskedBar
+from hermes_tui.widgets.prompt import Prompt
+
+Run = Callable[[Pilot[None]], Awaitable[None]]
+
+
+async def ready(pilot: Pilot[None]) -> None:
+    """Wait for the main screen and the sessions' names."""
+    app = app_of(pilot)
+    await until(pilot, lambda: isinstance(app.screen, MainScreen))
+    await until(pilot, lambda: bool(stack(app).rows))
+    state = app.controller.state
+    await until(pilot, lambda: all(state.turns.get(name) for name in state.sessions), "names")
+    app.screen.query_one(Prompt).cursor_blink = False
+
+
+async def compared(pilot: Pilot[None]) -> None:
+    """Compare three replies, pick one, and score."""
+    app = app_of(pilot)
+    await ready(pilot)
+    await pilot.press("escape", "g", "enter")
+    await until(pilot, lambda: isinstance(app.screen, CompareScreen))
+    await until(pilot, lambda: isinstance(app.focused, Prompt))
+    await pilot.press(*"greet_Ada", "enter")
+
+    def all_say(words: str) -> bool:
+        texts = [str(b.content) for b in app.screen.query(".badge").results(Static)]
+        return len(texts) == 3 and all(words in text for text in texts)
+
+    await until(pilot, lambda: all_say("not judged yet"))
+    await pilot.press("2", "enter")
+    await until(pilot, lambda: all_say("scored"))
+    app.clear_notifications()
+    await pilot.pause()
+
+
+async def asked(pilot: Pilot[None]) -> None:
+    """Have the agent ask while something is typed."""
+    app = app_of(pilot)
+    await ready(pilot)
+    app.screen.query_one(Prompt).load_text("and then")
+    request = ApprovalRequested(
+        session_id="sess-1",
+        approval_id="a1",
+        question="deletes files recursively\n\nrm -rf build/ [/INST]",
+        choices=("once", "session", "deny"),
+        expires_at=app.controller.clock() + 58,
+    )
+    app.controller.state.asked["a1"] = request
+    app.controller._tell(request)
+    await until(pilot, lambda: app.screen.query_one(AskedBar).display)
+
+
+async def answering(pilot: Pilot[None]) -> None:
+    """Open the question."""
+    await asked(pilot)
+    await pilot.press("ctrl+o")
+    await until(pilot, lambda: isinstance(app_of(pilot).screen, ApprovalScreen))
+    await until(
+        pilot,
+        lambda: "58 s" in str(app_of(pilot).screen.query_one("#approval-left", Static).content),
+    )
+
+
+CASES: dict[str, Run] = {"compare": compared, "asked": asked, "answering": answering}
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["120x40", "80x24"])
+@pytest.mark.parametrize("case", CASES)
+def test_picture(snap_compare: Any, tmp_path: Path, case: str, size: tuple[int, int]) -> None:
+    app, backend = make_app(tmp_path)
+    add_past(backend)
+    assert snap_compare(app, terminal_size=size, run_before=CASES[case])
+
+
+@pytest.mark.parametrize("look", ["light", "no_color"])
+def test_compare_in_other_lights(
+    snap_compare: Any, tmp_path: Path, look: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if look == "no_color":
+        monkeypatch.setenv("NO_COLOR", "1")
+    app, backend = make_app(tmp_path, theme="textual-light" if look == "light" else "textual-dark")
+    add_past(backend)
+    assert snap_compare(app, terminal_size=WIDE, run_before=compared)
