@@ -25,7 +25,7 @@ class SystemSampler:
     def __init__(self) -> None:
         self._processes: dict[int, psutil.Process] = {}
         self._gpus = _Gpus()
-        psutil.cpu_percent()  # the first call starts the interval
+        self._cpu = _cpu_times_s()
 
     def sample(self, pids: Mapping[str, int | None]) -> SystemSample:
         """Return a sample of the machine and of the named processes.
@@ -40,7 +40,7 @@ class SystemSampler:
         self._processes = {pid: p for pid, p in self._processes.items() if pid in alive}
         return SystemSample(
             at=time.time(),
-            cpu_percent=psutil.cpu_percent(),
+            cpu_percent=self._cpu_percent(),
             cpu_count=len(os.sched_getaffinity(0))
             if hasattr(os, "sched_getaffinity")
             else os.cpu_count() or 1,
@@ -52,6 +52,17 @@ class SystemSampler:
             gpus=gpus,
             gpu_note=note,
         )
+
+    def _cpu_percent(self) -> float:
+        """Return the use since the last sample.
+
+        Not ``psutil.cpu_percent``: that remembers the last call of each thread, and samples are
+        taken in whatever thread is free.
+        """
+        busy_s, all_s = self._cpu
+        self._cpu = _cpu_times_s()
+        passed_s = self._cpu[1] - all_s
+        return 100.0 * min(max((self._cpu[0] - busy_s) / passed_s, 0.0), 1.0) if passed_s else 0.0
 
     def _process(self, pid: int | None) -> psutil.Process | None:
         if pid is None:
@@ -81,6 +92,14 @@ def rss_bytes(pid: int) -> int | None:
         except psutil.Error:
             continue  # it ended meanwhile
     return total
+
+
+def _cpu_times_s() -> tuple[float, float]:
+    """Return the seconds that the cores were busy, and all that passed on them."""
+    times = psutil.cpu_times()._asdict()
+    # On Linux the guests' time is part of the user's.
+    all_s = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
+    return all_s - times["idle"] - times.get("iowait", 0.0), all_s
 
 
 def _cpu_percent(process: psutil.Process) -> float | None:

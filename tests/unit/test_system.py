@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,3 +118,21 @@ def test_machine_and_processes(driver: pytest.MonkeyPatch) -> None:
     assert 0 < sample.memory_used_bytes < sample.memory_total_bytes
     assert sample.cpu_count >= 1
     assert rss_bytes(gone) is None
+
+
+def test_cpu_use_is_counted_across_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Times:
+        idle, user = 0.0, 0.0
+
+        def _asdict(self) -> dict[str, float]:
+            return {"user": self.user, "guest": self.user / 2, "idle": self.idle, "iowait": 1.0}
+
+    times = Times()
+    monkeypatch.setattr("psutil.cpu_times", lambda: times)
+    sampler = SystemSampler()
+    times.user, times.idle = 3.0, 9.0
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(sampler.sample, {}).result().cpu_percent == pytest.approx(25.0)
+        times.user += 1.0
+        assert pool.submit(sampler.sample, {}).result().cpu_percent == pytest.approx(100.0)
+    assert sampler.sample({}).cpu_percent == 0.0
