@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
+from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Static
@@ -129,14 +130,20 @@ class CompareScreen(Acts, Screen[None]):
     async def _paint(self) -> None:
         self._painted_at = time.monotonic()
         self._paint_timer = None
-        if not self.is_attached:
-            return
+        try:
+            await self._paint_replies()
+            self._paint_edges()
+        except NoMatches:
+            if self.query(Hints):
+                raise
+            # Without its parts the screen is being taken down: there is nothing to paint on.
+
+    async def _paint_replies(self) -> None:
         comparison = self.comparison
         for view in self.query(SiblingView):
             if view.place < len(comparison.turns):
                 picked = view.place in comparison.picked
                 await view.sync(comparison.turns[view.place], self._fate(view.place), picked=picked)
-        self._paint_edges()
 
     def _paint_edges(self) -> None:
         comparison = self.comparison
