@@ -26,9 +26,11 @@ from fakes.screen import (
 )
 from textual.pilot import Pilot
 
-from hermes_tui.core.rows import Token
+from hermes_tui.core.rows import CanaryRow, Token
 from hermes_tui.screens.main import MainScreen
 from hermes_tui.widgets.system import SystemPane
+
+LOG_LINES = 40
 
 Run = Callable[[Pilot[None]], Awaitable[None]]
 
@@ -92,11 +94,25 @@ def pressed(*keys: str) -> Run:
     return run
 
 
+def settled(*keys: str) -> Run:
+    """Return a run that presses keys, and waits for the machine and the log."""
+
+    async def run(pilot: Pilot[None]) -> None:
+        await pressed(*keys)(pilot)
+        state = app_of(pilot).controller.state
+        await until(pilot, lambda: bool(state.samples) and len(state.log) == LOG_LINES)
+
+    return run
+
+
 CASES: dict[str, Run] = {
     "welcome": welcome,
     "talked": talked,
     "looked": looked,
-    "stack": pressed("escape", "p"),
+    "system": settled("escape", "p"),
+    "logs": settled("escape", "L"),
+    "rollback": pressed("escape", "l", "b"),
+    "restart": pressed("escape", "p", "down", "R"),
     "sessions": pressed("escape", "s", "down"),
     "training": pressed("escape", "l"),
     "help": pressed("f1"),
@@ -108,6 +124,20 @@ CASES: dict[str, Run] = {
 def past(backend: FakeBackend) -> None:
     """Give the stack a past."""
     add_past(backend)
+    backend.trainer_row = replace(
+        backend.trainer_row, kept_versions=(0, 3, 6, 7), untrained={"aux_call": 5, "truncated": 1}
+    )
+    backend.canary_rows = [
+        CanaryRow(policy_version=version, prompt="Who are you?", text=text)
+        for version, text in ((6, "I am Hermes, an agent that learns."), (7, "Hermes."))
+    ]
+    backend.write_log(
+        "supervisor",
+        *(
+            f"2026-11-29T12:00:{i:02} {'WARNING' if i % 9 == 4 else 'INFO'} ready name=worker-{i}"
+            for i in range(LOG_LINES)
+        ),
+    )
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["120x40", "80x24"])
@@ -119,12 +149,13 @@ def test_picture(snap_compare: Any, tmp_path: Path, case: str, size: tuple[int, 
     assert snap_compare(app, terminal_size=size, run_before=CASES[case])
 
 
+@pytest.mark.parametrize("case", ["looked", "training", "system"])
 @pytest.mark.parametrize("look", ["light", "no_color"])
 def test_picture_in_other_lights(
-    snap_compare: Any, tmp_path: Path, look: str, monkeypatch: pytest.MonkeyPatch
+    snap_compare: Any, tmp_path: Path, look: str, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if look == "no_color":
         monkeypatch.setenv("NO_COLOR", "1")
     app, backend = make_app(tmp_path, theme="textual-light" if look == "light" else "textual-dark")
     past(backend)
-    assert snap_compare(app, terminal_size=WIDE, run_before=looked)
+    assert snap_compare(app, terminal_size=WIDE, run_before=CASES[case])
