@@ -95,7 +95,7 @@ async def conversation(services: Services, number: int) -> list[float]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--conversations", type=int, default=7)
+    parser.add_argument("--conversations", type=int, default=16)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         services = build(Path(directory))

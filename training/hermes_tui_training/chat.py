@@ -64,8 +64,11 @@ class Prompt:
     """The messages, in the form that the next prompt compares."""
     context: str = ""
     """Tools and template settings, as the next prompt compares them."""
+    messages: Sequence[Mapping[str, Any]] = ()
+    """The messages as they were sent; those of the parent's request are the same objects, so that
+    a conversation is in memory once and not once per turn."""
     num_shared_messages: int = 0
-    """How many first messages are, as they were sent, those of the parent's request."""
+    """How many first messages are those of the parent's request."""
 
 
 NO_PARENT: dict[str, Any] = {
@@ -112,12 +115,15 @@ class _Request:
         self, token_ids: tuple[int, ...], prefix: dict[str, Any], parent: Recorded | None
     ) -> Prompt:
         """Return the prompt of this request."""
+        shared = self._num_shared(parent)
+        known = parent.messages[:shared] if parent is not None else ()
         return Prompt(
             token_ids=token_ids,
             prefix=prefix,
             request=self.spoken,
             context=self.context,
-            num_shared_messages=self._num_shared(parent),
+            messages=[*known, *self.messages[shared:]],
+            num_shared_messages=shared,
         )
 
     def _num_shared(self, parent: Recorded | None) -> int:

@@ -295,7 +295,7 @@ class CompletionRun:
             request=self.prompt.request,
             answer=canonical([message]),
             context=self.prompt.context,
-            messages=self.plan.messages,
+            messages=self.prompt.messages,
         )
 
     async def _record_cancelled(self) -> None:
