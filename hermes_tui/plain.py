@@ -19,8 +19,9 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from hermes_tui import plain_lines as lines
@@ -46,6 +47,7 @@ from hermes_tui.core.events import (
 )
 from hermes_tui.core.rows import EpisodeDetail, Stage
 from hermes_tui.core.text import clean, one_line
+from hermes_tui.plain_compare import PlainComparison
 from hermes_tui_services.errors import HermesTuiError
 
 if TYPE_CHECKING:
@@ -80,11 +82,16 @@ COMMANDS: tuple[Command, ...] = (
     Command(word="new", action="session_new"),
     Command(word="end", action="session_end"),
     Command(word="interrupt", action="turn_interrupt"),
+    Command(word="answer", action="approval_answer", takes="ANSWER"),
+    Command(word="compare", action="compare_new", takes="HOW_MANY MESSAGE"),
+    Command(word="pick", action="compare_score", takes="NUMBER …"),
+    Command(word="unpick", action="compare_undo"),
     Command(word="sessions", action="pane_sessions"),
     Command(word="open", action="sessions_open", takes="SESSION [EPISODE]"),
     Command(word="chat", action="pane_chat"),
     Command(word="result", action="chat_fold"),
     Command(word="tokens", action="pane_tokens", takes="[HOW_MANY]"),
+    Command(word="export", action="tokens_export", takes="[FOLDER]"),
     Command(word="training", action="pane_training"),
     Command(word="pause", action="training_hold"),
     Command(word="resume", action="training_hold"),
@@ -122,7 +129,7 @@ class Plain:
         self._mid_line = False
         self._speeches: dict[str, lines.Speech] = {}
         self._turns: set[asyncio.Task[None]] = set()
-        self._asked: ApprovalRequested | None = None
+        self._comparison = PlainComparison(controller, self._line)
         self._detail: EpisodeDetail | None = None
         self._known: dict[str, object] = {}
         self._commanding = False
@@ -148,8 +155,9 @@ class Plain:
             self.controller.listen(self._on_change)
             self._greet()
             async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
                 watching = tasks.create_task(self.controller.watch())
-                await self._take_lines(tasks)
+                await self._take_lines()
                 for task in (watching, *self._turns):
                     task.cancel()  # a turn goes on in the stack
         finally:
@@ -158,24 +166,25 @@ class Plain:
 
     def interrupted(self) -> bool:
         """Take ctrl+c: stop the turn in flight. Return whether there was one."""
-        if not self.controller.state.running_turn(self.controller.state.selected):
+        running = self.controller.state.running_turn(self.controller.state.selected)
+        if not (running or self._comparison.running):
             return False
         self._lines.appendleft("/interrupt")
         self._wake.set()
         return True
 
-    async def _take_lines(self, tasks: asyncio.TaskGroup) -> None:
+    async def _take_lines(self) -> None:
         while not self._left:
             if (line := self._next()) is not _NOTHING:
                 assert line is None or isinstance(line, str)
-                await self._take(line, tasks)
+                await self._take(line)
                 continue
             self._wake.clear()
             await self._wake.wait()
 
     def _next(self) -> object:
         """Return the next line whose time has come, or _NOTHING."""
-        if not self._turns or self._interactive or self._asked:
+        if not self._turns or self._interactive or self._question:
             return self._lines.popleft() if self._lines else _NOTHING
         turn = self.controller.state.running_turn(self.controller.state.selected)
         if turn and turn.parts and "/interrupt" in self._lines:  # before that nothing runs yet
@@ -183,9 +192,15 @@ class Plain:
             return "/interrupt"
         return _NOTHING
 
-    async def _take(self, line: str | None, tasks: asyncio.TaskGroup) -> None:
-        if self._asked and not (line or "").startswith("/"):
-            await self._answer(self._asked, line)
+    @property
+    def _question(self) -> ApprovalRequested | None:
+        """The oldest question of the agent that waits for an answer."""
+        self.controller.drop_expired()
+        return next(iter(self.controller.state.asked.values()), None)
+
+    async def _take(self, line: str | None) -> None:
+        if (question := self._question) and not (line or "").startswith("/"):
+            await self._answer(question, line)
             if line is not None:
                 return
         text = (line or "").strip()
@@ -194,7 +209,7 @@ class Plain:
         elif text.startswith("/") and not text.startswith("//"):
             await self._command(text[1:])
         elif text:
-            self._say(text.removeprefix("/"), tasks)
+            self._say(text.removeprefix("/"))
 
     async def _command(self, text: str) -> None:
         word, _, rest = text.partition(" ")
@@ -213,20 +228,22 @@ class Plain:
         finally:
             self._commanding = False
 
-    def _say(self, text: str, tasks: asyncio.TaskGroup) -> None:
+    def _say(self, text: str) -> None:
         if reason := self.controller.refusal():
             self._failed = True
             self._line(f"[error] {reason}")
             return
         if not self._interactive:  # at a terminal it can be read already
             self._line(f"you: {clean(text)}")
-        turn = tasks.create_task(self._speak(text))
+        self._begin(self._speak(text))
+
+    def _begin(self, speaking: Coroutine[object, object, None]) -> None:
+        turn = self._tasks.create_task(speaking)
         self._turns.add(turn)
         turn.add_done_callback(self._end_turn)
 
     def _end_turn(self, turn: asyncio.Task[None]) -> None:
         self._turns.discard(turn)
-        self._asked = None
         self._wake.set()
 
     async def _speak(self, text: str) -> None:
@@ -239,20 +256,16 @@ class Plain:
 
     async def _answer(self, request: ApprovalRequested, line: str | None) -> None:
         """Answer what the agent asked; the end of the lines is a no."""
-        self._asked = None
         choices = request.choices
         text = (line or "").strip()
         if line is None:
             text = "deny" if "deny" in choices else ""
-        elif text.isdigit() and 1 <= int(text) <= len(choices):
+        elif text.isdecimal() and 1 <= int(text) <= len(choices):
             text = choices[int(text) - 1]
-        if not text:
-            return  # the agent's own deadline decides
-        if choices and text not in choices:
-            self._asked = request
+        if text and not request.free and text not in choices:
             self._line(f"[error] answer with one of: {', '.join(map(clean, choices))}")
-            return
-        await self.controller.approve(request, text)
+        elif text:  # else the agent's own deadline decides
+            await self.controller.approve(request, text)
 
     # Telling -------------------------------------------------------------------------------
 
@@ -305,11 +318,15 @@ class Plain:
             self._write(f"\n{text}" if begins and self._mid_line else text)
 
     def _ask(self, request: ApprovalRequested) -> None:
-        self._asked = request
         self._line(f"[approval] {clean(request.question)}")
         for number, choice in enumerate(request.choices, 1):
             self._line(f"[approval] {number}. {clean(choice)}")
-        self._line("[approval] type your answer" if not request.choices else "[approval] which?")
+        left = ""
+        if request.expires_at is not None:
+            left = (
+                f"; no answer within {request.expires_at - self.controller.clock():.0f} s is a no"
+            )
+        self._line(f"[approval] {'type your answer' if request.free else 'which?'}{left}")
         self._wake.set()
 
     def _note_news(self, *, quiet: bool = False) -> None:
@@ -378,7 +395,36 @@ class Plain:
 
     def do_interrupt(self, _: str) -> Awaitable[None]:
         """Stop the turn in flight."""
+        if self._comparison.running:
+            return self._comparison.interrupt()
         return self.controller.interrupt()
+
+    async def do_answer(self, text: str) -> None:
+        """Answer what the agent asks."""
+        if (question := self._question) is None:
+            raise Usage("the agent asks nothing now")
+        await self._answer(question, text)
+
+    def do_compare(self, text: str) -> None:
+        """Say the same to several siblings."""
+        asked = self._comparison.read(text)
+        if asked is None:
+            raise Usage("/compare takes how many, 2 to 9, and a message: /compare 3 Greet Ada")
+
+        async def compare() -> None:
+            self._failed |= not await self._comparison.ask(*asked)
+
+        self._begin(compare())
+
+    async def do_pick(self, text: str) -> None:
+        """Pick the best replies, which scores them all."""
+        if problem := await self._comparison.pick(text):
+            raise Usage(problem)
+
+    async def do_unpick(self, _: str) -> None:
+        """Take the replies' scores back."""
+        if problem := await self._comparison.undo():
+            raise Usage(problem)
 
     def do_sessions(self, _: str) -> None:
         """List the sessions."""
@@ -420,6 +466,10 @@ class Plain:
             raise Usage("no tokens are recorded here yet")
         self._line(f"[tokens] {self._name(self._detail.row.episode_id)}")
         self._all(lines.token_lines(self._detail, int(text or NUM_TOKENS)))
+
+    def do_export(self, folder: str) -> Awaitable[None]:
+        """Write the shown trajectory to a file."""
+        return self.controller.export(self.controller.state.shown, Path(folder or ".").absolute())
 
     def do_training(self, _: str) -> None:
         """Show what the trainer does, and the last step."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -104,11 +106,46 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("gfm-like", {"html": False})
 
 
-class Reply(Markdown):
-    """Words of the agent as Markdown; grows without being parsed anew."""
+PIECE_CHARS = 2_000
+"""A reply goes on in another widget after this much: what arrives costs Textual a look at every
+paragraph of the widget that it is added to."""
 
-    def __init__(self, text: str = "") -> None:
-        super().__init__(clean(text), parser_factory=_parser, open_links=False)
+_BORDER = re.compile(r"\n\n+(?=[^\s\-*+>|\d])")
+"""Where one paragraph ends and the next thing is surely no part of it: of a list, a quote."""
+
+
+def piece_end(text: str, start: int) -> int | None:
+    """Return where the piece of a reply that begins at ``start`` ends; None while it goes on."""
+    for border in _BORDER.finditer(text, start + PIECE_CHARS):
+        if text.count("```", start, border.start()) % 2 == 0:
+            return border.end()
+    return None
+
+
+def piece_starts(text: str) -> list[int]:
+    """Return where each piece of a reply begins."""
+    starts = [0]
+    while (end := piece_end(text, starts[-1])) is not None:
+        starts.append(end)
+    return starts
+
+
+class Reply(Markdown):
+    """Words of the agent as Markdown; grows without being parsed anew.
+
+    Args:
+        text: the words that are there already.
+        start: where in its part of the turn it begins; a long part has several.
+    """
+
+    def __init__(self, text: str = "", start: int = 0) -> None:
+        super().__init__(
+            clean(text),
+            parser_factory=_parser,
+            open_links=False,
+            classes="goes-on" if start else "",
+        )
+        self.start = start
         self._written = len(text)
         self._stream: MarkdownStream | None = None
 
@@ -208,7 +245,8 @@ class TurnView(Vertical):
         super().__init__(classes="turn")
         self.turn = turn
         self._fate = fate
-        self._parts: list[Reply | FoldedBlock] = []
+        self._parts: list[FoldedBlock | Reply] = []
+        """For each part of the turn its widget, of a long reply the last one."""
 
     def compose(self) -> ComposeResult:
         """Lay out what is there already."""
@@ -217,17 +255,22 @@ class TurnView(Vertical):
         yield Static(classes="who cost")
         with Vertical(classes="reply"):
             for part in self.turn.parts:
-                yield self._new_part(part)
+                yield from self._new_part(part)
         yield Static(classes="badge")
 
     def on_mount(self) -> None:
         """Show cost and badge."""
         self._sync_lines()
 
-    def _new_part(self, part: Part) -> Reply | FoldedBlock:
-        widget = Reply(part.text) if isinstance(part, TextPart) else FoldedBlock(part)
-        self._parts.append(widget)
-        return widget
+    def _new_part(self, part: Part) -> list[Reply | FoldedBlock]:
+        widgets: list[Reply | FoldedBlock] = (
+            [FoldedBlock(part)] if not isinstance(part, TextPart) else []
+        )
+        if isinstance(part, TextPart):
+            borders = [*piece_starts(part.text), len(part.text)]
+            widgets += [Reply(part.text[start:end], start) for start, end in pairwise(borders)]
+        self._parts.append(widgets[-1])
+        return widgets
 
     async def sync(self, fate: Fate) -> None:
         """Show the turn as it is now."""
@@ -236,17 +279,27 @@ class TurnView(Vertical):
             return
         for number, part in enumerate(self.turn.parts):
             if number == len(self._parts):
-                await self.query_one(".reply", Vertical).mount(self._new_part(part))
+                await self.query_one(".reply", Vertical).mount(*self._new_part(part))
             widget = self._parts[number]
-            if isinstance(widget, Reply):
-                await widget.grow(part.text if isinstance(part, TextPart) else "")
-            elif not isinstance(part, TextPart):
+            if isinstance(widget, Reply) and isinstance(part, TextPart):
+                await self._grow(number, widget, part.text)
+            elif isinstance(widget, FoldedBlock) and not isinstance(part, TextPart):
                 widget.sync(part)
         if self.turn.state != "running":
             for widget in self._parts:
                 if isinstance(widget, Reply):
                     await widget.finish()
         self._sync_lines()
+
+    async def _grow(self, number: int, reply: Reply, text: str) -> None:
+        """Have a part show the whole of its text, in a new widget where one has enough."""
+        while (end := piece_end(text, reply.start)) is not None:
+            await reply.grow(text[reply.start : end])
+            await reply.finish()
+            following = Reply(start=end)
+            await self.query_one(".reply", Vertical).mount(following, after=reply)
+            self._parts[number] = reply = following
+        await reply.grow(text[reply.start :])
 
     def _sync_lines(self) -> None:
         line = cost(self.turn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -196,9 +197,8 @@ async def test_tools_thoughts_and_long_answers() -> None:
     assert "\x1b" not in talk.text
 
 
-async def test_the_agent_asks_and_the_next_line_answers() -> None:
-    talk = Talk()
-    asked = ApprovalAsked(approval_id="q", question="rm?", choices=("once", "session", "deny"))
+def ask(talk: Talk, asked: ApprovalAsked) -> None:
+    """Have the next turn ask, and wait for the answer."""
     talk.backend.turn_events = [asked]
     talk.backend.hold = 0
     approve = talk.backend.approve
@@ -208,6 +208,12 @@ async def test_the_agent_asks_and_the_next_line_answers() -> None:
         talk.backend.gate.set()
 
     talk.backend.approve = approve_and_go_on  # type: ignore[method-assign]
+
+
+async def test_the_agent_asks_and_the_next_line_answers() -> None:
+    talk = Talk()
+    asked = ApprovalAsked(approval_id="q", question="rm?", choices=("once", "session", "deny"))
+    ask(talk, asked)
     assert await talk.all("hello", "maybe", "2", "/good") == 0
     assert ("approve", "session") in talk.done
     assert "[approval] 3. deny" in talk.text
@@ -235,6 +241,9 @@ async def test_the_end_of_the_lines_is_a_no() -> None:
         ("/quit now", "[error] /quit leaves the stack running; /quit stop ends it"),
         ("/result", "[error] no tool has answered"),
         ("/end", "[error] no session is open"),
+        ("/compare 1 x", "[error] /compare takes how many, 2 to 9, and a message"),
+        ("/pick 1", "[error] nothing is compared"),
+        ("/rollback 99", "[error] /rollback takes a kept version"),
     ],
 )
 async def test_a_mistake_is_one_line_and_fails_a_script(line: str, said: str) -> None:
@@ -275,21 +284,44 @@ async def test_help_is_the_registry() -> None:
         assert f": {action.title}. {action.help}\n" in talk.text
 
 
-MOVES_OR_DRAWS = {
-    "score_zero", "score_tenths", "score_negative_tenths",  # /score says all of these
-    "prompt_send", "prompt_newline", "prompt_leave", "prompt_enter",
-    "pane_next", "pane_previous",
-    "chat_copy", "chat_follow", "tokens_left", "tokens_right", "tokens_find", "tokens_bars",
-    "tokens_copy", "tokens_follow",
-    "pane_logs", "system_logs", "logs_find", "logs_filter", "logs_follow", "logs_copy",
-    "palette", "theme", "copy_or_quit",
+SAID_OTHERWISE = {
+    "score_zero", "score_tenths", "score_negative_tenths",  # /score
+    "prompt_send", "compare_pick", "compare_interrupt",  # a line, /pick, /interrupt
+    "pane_logs", "system_logs",  # `hermes-tui logs`
 }  # fmt: skip
+"""Actions that other commands do, too."""
+
+SCREEN_ONLY = re.compile(
+    r"prompt_(newline|leave|enter)|pane_(next|previous)|.*_(find|filter|follow|copy)"
+    r"|tokens_(left|right|bars|surprise.*)|compare_(previous|next|end|leave)"
+    r"|palette|theme|copy_or_quit"
+)
 """Actions that mean nothing where there is no screen: the terminal scrolls, finds and copies."""
 
 
 def test_every_action_that_does_something_has_a_command() -> None:
-    missing = {a.id for a in ACTIONS} - {c.action for c in COMMANDS} - MOVES_OR_DRAWS
-    assert not missing
+    missing = {a.id for a in ACTIONS} - {c.action for c in COMMANDS} - SAID_OTHERWISE
+    assert not [name for name in missing if not SCREEN_ONLY.fullmatch(name)]
+
+
+async def test_replies_are_compared_and_picked() -> None:
+    talk = Talk()
+    assert await talk.all("/compare 3 greet Ada", "/pick 2", "/unpick") == 0
+    assert talk.text.count("agent: Hello Ada, it's a pleasure to meet you!") == 3
+    assert "[reply 3] completed, 11 tokens" in talk.text
+    rewards = [call[-1] for call in talk.backend.calls if call[0] == "set_reward"]
+    assert rewards == [-1.0, 1.0, -1.0]
+    assert "1 of 3 picked: +1.0, the others -1.0 · /unpick undoes it (2 s)" in talk.text
+    assert [name for name, _ in talk.done].count("unset_reward") == 3
+
+
+async def test_any_text_answers_a_free_question() -> None:
+    talk = Talk()
+    asked = ApprovalAsked(approval_id="q", question="which?", choices=("red",), free=True)
+    ask(talk, asked)
+    assert await talk.all("hello", "/answer blue", "/answer") == 1
+    assert ("approve", "blue") in talk.done
+    assert "[error] the agent asks nothing now" in talk.text
 
 
 def plain(run_dir: Path, **kwargs: object) -> subprocess.Popen[str]:

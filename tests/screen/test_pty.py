@@ -18,7 +18,11 @@ from hermes_tui.supervisor.lock import lock_owner
 CRASHING = Path(__file__).parents[1] / "fakes" / "crashing.py"
 
 EXIT_S = 1.0
-"""How long leaving may take."""
+"""How long leaving may take on a machine with nothing else to do."""
+
+BUSY = 3
+"""How much longer everything may take here, where other tests run too; benchmarks/screen.py holds
+the second itself."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +55,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(
         view.process.send_signal(number)
         got, took_s = view.wait()
         assert got == code
-        assert took_s < EXIT_S
+        assert took_s < EXIT_S * BUSY
         assert view.is_sane()
         assert view.modes_left_on() == set()
         assert "Traceback" not in view.text
@@ -102,7 +106,7 @@ def test_quit_asks_and_detaches(stack: Served) -> None:
         view.press("d")
         code, took_s = view.wait()
         assert (code, view.is_sane(), view.modes_left_on()) == (0, True, set())
-        assert took_s < EXIT_S
+        assert took_s < EXIT_S * BUSY
     assert all(map(is_alive, stack.pids()))
 
 
