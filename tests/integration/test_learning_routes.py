@@ -103,7 +103,7 @@ async def test_the_status_says_which_siblings_a_group_waits_for(tmp_path: Path) 
             "num_scored": 1,
             "num_siblings": 3,
         }
-        assert f"group {started['group_id']} has 1 of 3 scored" in status["waiting"]
+        assert f"; {started['group_id']} has 1 of 3 scored" in status["waiting"]
 
         await gateway.call("POST", "/rl/set_reward", {"reward": 0}, key=keys[1])
         await gateway.call("POST", "/rl/end_session", {}, key=keys[2])

@@ -121,7 +121,12 @@ def waiting_text(
         left_s = unit.ready_at(grace_s, timeout_s) - now
         if unit.num_awaited and left_s > 0:
             parts.append(
-                f"group {unit.group_id} has {len(unit.episode_ids)} of {unit.num_siblings} scored "
-                f"and waits up to {left_s:.0f} s for the others"
+                f"{_named(unit.group_id)} has {len(unit.episode_ids)} of {unit.num_siblings} "
+                f"scored and waits up to {left_s:.0f} s for the others"
             )
     return "; ".join(parts)
+
+
+def _named(group_id: str) -> str:
+    """Return a group's id as the subject of a sentence; those that we mint say what they are."""
+    return group_id if group_id.startswith("group") else f"group {group_id}"
