@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from fakes.screen import NARROW, WIDE, main, make_app, notices, running, until
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from hermes_tui.actions import ACTIONS
 from hermes_tui.app import HermesTui
 from hermes_tui.core.backend import ApprovalAsked
 from hermes_tui.screens.approval import ApprovalScreen
@@ -212,3 +214,20 @@ async def test_foreign_text_is_never_markup(tmp_path: Path) -> None:
         text = siblings(app)[0].query_one(Reply).source
         assert "[/INST]" in text
         assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+async def test_every_key_in_no_order_ends_nothing(tmp_path: Path, size: tuple[int, int]) -> None:
+    app, backend = make_app(tmp_path)
+    chance = random.Random(3)
+    keys = [key for action in ACTIONS if action.scope == "compare" for key in action.keys]
+    keys = [key for key in keys if key != "escape"] * 2 + ["up", "pageup", "pagedown", "f3", "n"]
+    chance.shuffle(keys)
+    async with running(app, size) as pilot:
+        await compare(pilot, app)
+        await hear(pilot, app)
+        await pilot.press(*keys)
+        assert isinstance(app.screen, CompareScreen)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, MainScreen))
+    assert ("shutdown",) not in backend.calls
