@@ -26,6 +26,7 @@ SUPERVISOR = "supervisor"
 """The root of the tree; its log is read under this name."""
 
 GAUGE_CELLS = 20
+ABOUT_CELLS = 34
 SPARKS = 30
 """Samples that a sparkline shows: a minute of them."""
 
@@ -162,7 +163,11 @@ def _measure(
 ) -> Content:
     sparks = sparkline(list(course[-SPARKS:]), 0.0, 100.0) if len(course) > 1 else ""
     return Content.assemble(
-        _name(name), _gauge(share), f"  {value:>7} ", line(about, "dim"), f"  {sparks}"
+        _name(name),
+        _gauge(share),
+        f"  {value:>7} ",
+        line(about, "dim").pad_right(max(ABOUT_CELLS - len(about), 1)),
+        sparks,
     )
 
 

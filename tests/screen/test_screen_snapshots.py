@@ -32,6 +32,13 @@ from hermes_tui.widgets.system import SystemPane
 
 LOG_LINES = 40
 
+
+@pytest.fixture(autouse=True)
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at the machine once only, however long the picture takes."""
+    monkeypatch.setattr("hermes_tui.screens.main.SYSTEM_S", 1e6)
+
+
 Run = Callable[[Pilot[None]], Awaitable[None]]
 
 
@@ -112,7 +119,7 @@ CASES: dict[str, Run] = {
     "system": settled("escape", "p"),
     "logs": settled("escape", "L"),
     "rollback": pressed("escape", "l", "b"),
-    "restart": pressed("escape", "p", "down", "R"),
+    "restart": settled("escape", "p", "down", "R"),
     "sessions": pressed("escape", "s", "down"),
     "training": pressed("escape", "l"),
     "help": pressed("f1"),
