@@ -45,7 +45,7 @@ from hermes_tui.core.rows import (
     sampled_tokens,
 )
 from hermes_tui.core.state import ViewState
-from hermes_tui_services.errors import HermesTuiError
+from hermes_tui_services.errors import ApiError, HermesTuiError
 
 logger = logging.getLogger(__name__)
 
@@ -611,12 +611,21 @@ class Controller:
         if self.state.log.process != process:
             self.state.log = LogLines(process=process)
         while True:
-            await self.attempt(self._read_log(process))
+            try:
+                await self._read_log(process)
+            except ApiError as error:  # there is no such process, or no longer
+                self._tell(Notice(text=str(error), severity="error"))
+                return
+            except HermesTuiError as error:
+                # Once the stack is out of reach the top bar says so; the lines stay readable.
+                logger.info("log stream broke process=%s error=%s", process, error)
             await asyncio.sleep(RETRY_S)
 
     async def _read_log(self, process: str) -> None:
-        log = self.state.log
-        log.clear()  # what is read again begins with the tail
+        log, again = self.state.log, True
         async for line in self._backend.log(process, LOG_TAIL):
+            if again:
+                log.clear()  # what is read again begins with the tail
+                again = False
             log.append(line)
             self._tell(LogGrew())

@@ -97,6 +97,7 @@ class FakeBackend:
         ]
         self.sample = make_sample(self.process_rows)
         self.log_lines: dict[str, list[str]] = {}
+        self.log_error: HermesTuiError | None = None
         self._log_grew = asyncio.Event()
         self._learning: asyncio.Queue[StackEvent] = asyncio.Queue()
         self._control: asyncio.Queue[StackEvent] = asyncio.Queue()
@@ -231,6 +232,8 @@ class FakeBackend:
     async def log(self, process: str, tail: int) -> AsyncIterator[str]:
         shown = max(len(self.log_lines.setdefault(process, [])) - tail, 0)
         while True:
+            if self.log_error:
+                raise self.log_error
             for line in self.log_lines[process][shown:]:
                 shown += 1
                 yield line

@@ -227,3 +227,15 @@ async def test_events_resume_and_tell_what_was_missed() -> None:
     assert [event["number"] for event in seen[1:]] == [2, 3, 4]
     assert [event["number"] async for event in log.follow(after=4)] == [4]
     assert len([event async for event in log.follow(after=99)]) == 4
+
+
+async def test_views_share_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(fake_plan(tmp_path)) as stack:
+        first = stack.system()
+        assert (first.supervisor_pid, first.process_rss_bytes["router"] is not None) == (
+            os.getpid(),
+            True,
+        )
+        assert stack.system() is first
+        monkeypatch.setattr("hermes_tui.supervisor.stack.SAMPLE_S", 0.0)
+        assert stack.system().at > first.at

@@ -33,6 +33,7 @@ from hermes_tui.widgets.course import Course
 from hermes_tui.widgets.lesson import canaries, next_step, waits_for
 from hermes_tui.widgets.logs import LogsPane, LogView
 from hermes_tui.widgets.system import branches, describe_machine
+from hermes_tui_services.errors import ApiError, HermesTuiError
 
 
 def text_of(pilot: Pilot[None], place: str) -> str:
@@ -359,3 +360,19 @@ async def test_filter_shows_only_lines_with_a_text(tmp_path: Path) -> None:
         assert "21 with “warning”" in str(main(app).query_one("#logs").border_title)
         await pilot.press("f", "ctrl+u", "enter")
         await until(pilot, lambda: view.num_shown == 202)
+
+
+async def test_a_log_that_is_gone_is_said_once(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        view = await opened(pilot, backend, 3)
+        backend.log_error = ApiError(404, "There is no process 'worker-9'.")
+        await pilot.press("p", "down", "enter")
+        await until(pilot, lambda: any("no process" in text for text in notices(app)))
+        backend.log_error = HermesTuiError("the supervisor does not answer")
+        await pilot.press("home", "enter")
+        await until(pilot, lambda: view.log_lines.process == "supervisor")
+        assert not [text for text in notices(app) if "does not answer" in text]
+        backend.log_error = None
+        backend.write_log("supervisor", "back again")
+        await until(pilot, lambda: view.num_shown == 4)
