@@ -20,7 +20,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Awaitable, Coroutine, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -47,6 +46,7 @@ from hermes_tui.core.events import (
 )
 from hermes_tui.core.rows import EpisodeDetail, Stage
 from hermes_tui.core.text import clean, one_line
+from hermes_tui.plain_commands import BY_WORD, COMMANDS, Usage, called, place
 from hermes_tui.plain_compare import PlainComparison
 from hermes_tui_services.errors import HermesTuiError
 
@@ -62,54 +62,6 @@ _TOLD_STATES = frozenset({"claimed", "trained", "dropped", "unscored"})
 """Episode states worth a line; a score says itself what it did."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """One word that may follow a slash."""
-
-    word: str
-    """The word; the method ``do_<word>`` does it."""
-    action: str
-    """The screen's action that it stands for: that one's help is its help."""
-    takes: str = ""
-    """What may follow it."""
-
-
-COMMANDS: tuple[Command, ...] = (
-    Command(word="good", action="score_good"),
-    Command(word="bad", action="score_bad"),
-    Command(word="score", action="score_exact", takes="NUMBER"),
-    Command(word="undo", action="score_undo"),
-    Command(word="new", action="session_new"),
-    Command(word="end", action="session_end"),
-    Command(word="interrupt", action="turn_interrupt"),
-    Command(word="answer", action="approval_answer", takes="ANSWER"),
-    Command(word="compare", action="compare_new", takes="HOW_MANY MESSAGE"),
-    Command(word="pick", action="compare_score", takes="NUMBER …"),
-    Command(word="unpick", action="compare_undo"),
-    Command(word="sessions", action="pane_sessions"),
-    Command(word="open", action="sessions_open", takes="SESSION [EPISODE]"),
-    Command(word="chat", action="pane_chat"),
-    Command(word="result", action="chat_fold"),
-    Command(word="tokens", action="pane_tokens", takes="[HOW_MANY]"),
-    Command(word="export", action="tokens_export", takes="[FOLDER]"),
-    Command(word="training", action="pane_training"),
-    Command(word="pause", action="training_hold"),
-    Command(word="resume", action="training_hold"),
-    Command(word="rollback", action="training_rollback", takes="VERSION"),
-    Command(word="status", action="pane_system"),
-    Command(word="restart", action="system_restart", takes="PROCESS"),
-    Command(word="help", action="help"),
-    Command(word="quit", action="quit", takes="[stop]"),
-)
-"""What can be done; judging by tenths is ``/score``."""
-
-_BY_WORD = {command.word: command for command in COMMANDS}
-
-
-class Usage(Exception):
-    """A command was given something that it can't use."""
-
-
 class Plain:
     """One conversation over a controller, in lines.
 
@@ -121,7 +73,7 @@ class Plain:
 
     def __init__(self, controller: Controller, out: TextIO, *, interactive: bool) -> None:
         self.controller = controller
-        controller.call = _called
+        controller.call = called
         self._out = out
         self._interactive = interactive
         self._lines: deque[str | None] = deque()
@@ -215,8 +167,8 @@ class Plain:
         word, _, rest = text.partition(" ")
         self._commanding = True
         try:
-            if word not in _BY_WORD:
-                near = difflib.get_close_matches(word, _BY_WORD, n=1)
+            if word not in BY_WORD:
+                near = difflib.get_close_matches(word, BY_WORD, n=1)
                 hint = f"did you mean /{near[0]}?" if near else "/help names them all"
                 raise Usage(f"there is no command /{clean(word)}; {hint}")
             done: Awaitable[None] | None = getattr(self, f"do_{word}")(rest.strip())
@@ -435,11 +387,11 @@ class Plain:
         state = self.controller.state
         sessions = lines.newest_sessions(state)
         session_number, _, episode_number = text.partition(" ")
-        session = sessions[_place(session_number, len(sessions), "session")]
+        session = sessions[place(session_number, len(sessions), "session")]
         episodes = state.episodes_of(session.session_id)
         episode_id = ""
         if episode_number:
-            episode_id = episodes[_place(episode_number, len(episodes), "episode")].episode_id
+            episode_id = episodes[place(episode_number, len(episodes), "episode")].episode_id
         await self.controller.open_session(session.session_id, episode_id)
         self.do_chat("")
 
@@ -533,22 +485,6 @@ class Plain:
 
 _NOTHING = object()
 """No line whose time has come; None is the end of the lines."""
-
-
-def _called(action_id: str) -> str:
-    """Return how an action is asked for here."""
-    return next((f"/{command.word}" for command in COMMANDS if command.action == action_id), "")
-
-
-def _place(text: str, count: int, what: str) -> int:
-    """Return the index that a typed number means.
-
-    Raises: Usage: there is no such number.
-    """
-    if text.isdecimal() and 1 <= int(text) <= count:
-        return int(text) - 1
-    known = f"there are 1 to {count}" if count else "there is none"
-    raise Usage(f"no {what} “{clean(text)}”: {known}; /sessions lists them")
 
 
 def run_plain(config: Config) -> int:

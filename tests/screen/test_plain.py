@@ -21,7 +21,8 @@ from fakes.served import Served, is_alive
 from hermes_tui.actions import ACTIONS, BY_ID
 from hermes_tui.core.backend import ApprovalAsked, ThoughtArrived, ToolCalled, ToolReturned
 from hermes_tui.core.controller import Controller
-from hermes_tui.plain import COMMANDS, Plain
+from hermes_tui.plain import Plain
+from hermes_tui.plain_commands import COMMANDS
 
 DEADLINE_S = 10.0
 
