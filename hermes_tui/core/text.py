@@ -44,6 +44,8 @@ def visible(text: str) -> str:
     Newline is ``⏎``, tab ``⇥``; other control, direction and replacement characters are escaped
     as in Python source, so that a token's exact text can be read.
     """
+    if text.isprintable():  # no control, format or separator character: nearly every token
+        return text
     return "".join(_visible_character(character) for character in text)
 
 

@@ -112,7 +112,8 @@ class TokenLines:
 
     def replace(self, items: Sequence[Item]) -> None:
         """Show these items instead; only what differs is laid out."""
-        items = items[-self.capacity :]
+        if len(items) > self.capacity:  # with room for what comes next
+            items = items[int(self.capacity * _SPARE_FRAC) - self.capacity :]
         old = self.items
         if len(old) <= len(items) and all(
             _same_shape(a, b) for a, b in zip(old, items, strict=False)
