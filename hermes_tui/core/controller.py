@@ -622,10 +622,9 @@ class Controller:
             await asyncio.sleep(RETRY_S)
 
     async def _read_log(self, process: str) -> None:
-        log, again = self.state.log, True
+        log: LogLines | None = None
         async for line in self._backend.log(process, LOG_TAIL):
-            if again:
-                log.clear()  # what is read again begins with the tail
-                again = False
+            if log is None:  # what is read again begins with the tail
+                log = self.state.log = LogLines(process=process)
             log.append(line)
             self._tell(LogGrew())

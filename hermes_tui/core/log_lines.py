@@ -25,8 +25,6 @@ class LogLines:
     """Whose log; empty while none is read."""
     num_dropped: int = 0
     """How many lines have fallen out: the number of the oldest kept one."""
-    generation: int = 0
-    """Grows when the numbering begins anew."""
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_LINES))
 
     def __len__(self) -> int:
@@ -44,15 +42,10 @@ class LogLines:
         text = clean(line[:MAX_LINE_CHARS]).replace("\n", " ")
         self._lines.append(text.expandtabs(TAB_CELLS).rstrip())
 
-    def clear(self) -> None:
-        """Forget every line."""
-        self._lines.clear()
-        self.num_dropped = 0
-        self.generation += 1
-
     def __getitem__(self, number: int) -> str:
-        """Return a kept line by its number."""
-        return self._lines[number - self.num_dropped]
+        """Return a line by its number; empty when it has fallen out, or is still to come."""
+        place = number - self.num_dropped
+        return self._lines[place] if 0 <= place < len(self._lines) else ""
 
     def since(self, number: int) -> Iterator[tuple[int, str]]:
         """Yield number and text of each kept line from a number on."""

@@ -60,7 +60,6 @@ class LogView(Acts, ScrollView, can_focus=True):
         """Lines that arrived below the visible part."""
         self._shown: list[int] = []
         self._seen = 0
-        self._generation = -1
         self._widest = 0
 
     @property
@@ -72,8 +71,8 @@ class LogView(Acts, ScrollView, can_focus=True):
 
     def sync(self, lines: LogLines) -> None:
         """Show a log as it is now."""
-        if lines is not self.log_lines or lines.generation != self._generation:
-            self.log_lines, self._generation = lines, lines.generation
+        if lines is not self.log_lines:
+            self.log_lines = lines
             self._begin()
         gone = bisect.bisect_left(self._shown, lines.num_dropped)
         del self._shown[:gone]

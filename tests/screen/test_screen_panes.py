@@ -22,7 +22,7 @@ from fakes.screen import (
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
-from hermes_tui.core.log_lines import MAX_LINES
+from hermes_tui.core.log_lines import MAX_LINES, LogLines
 from hermes_tui.core.rows import CanaryRow, ProcessRow, StepRow
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.status import GpuSample
@@ -376,3 +376,15 @@ async def test_a_log_that_is_gone_is_said_once(tmp_path: Path) -> None:
         backend.log_error = None
         backend.write_log("supervisor", "back again")
         await until(pilot, lambda: view.num_shown == 4)
+
+
+async def test_drawing_between_two_paintings(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        view = await opened(pilot, backend, 3)
+        app.controller.state.log = LogLines(process="router")  # another log, not painted yet
+        for _ in range(MAX_LINES + 3):
+            view.log_lines.append("x")  # and what is shown has fallen out
+        view.refresh()
+        await pilot.pause()
+        assert [view.render_line(y).text.strip() for y in range(3)] == ["", "", ""]
