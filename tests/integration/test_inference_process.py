@@ -136,20 +136,22 @@ async def test_a_client_that_leaves_frees_the_real_engine(trainer: Trainer) -> N
         started = await client.start_session("t")
         key, message = started["api_key"], {"role": "user", "content": "Hello"}
         asking = asyncio.create_task(client.chat(key, [message], max_tokens=4000))
+        # Recorded first, then sampled; the engine may also be busy with the canary's questions.
         async with asyncio.timeout(20):
+            while not (rows := await client.episodes(session_id=started["session_id"])):
+                assert not asking.done()
             while (await client.status())["engine"]["num_running"] == 0:
                 assert not asking.done()
         asking.cancel()
         async with asyncio.timeout(1):
-            while (await client.status())["engine"]["num_running"]:
-                pass
-        (row,) = await client.episodes(session_id=started["session_id"])
-        async with asyncio.timeout(5):
-            while (await client.episode(row["episode_id"]))["completions"][0][
+            while (await client.episode(rows[0]["episode_id"]))["completions"][0][
                 "status"
             ] == "running":
                 pass
-        (completion,) = (await client.episode(row["episode_id"]))["completions"]
+        async with asyncio.timeout(5):
+            while (await client.status())["engine"]["num_running"]:
+                pass
+        (completion,) = (await client.episode(rows[0]["episode_id"]))["completions"]
         assert completion["untrainable_reason"] == "client_left"
 
 
