@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     from hermes_tui.core.config import Config
 
 EXIT_NOT_STARTED = 3
+LEAVE_S = 2.0
+"""Leaving by a signal takes at most this long."""
+
 TWICE_S = 2.0
 """Two presses of ctrl+c within this time quit."""
 
@@ -107,7 +112,14 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         """Leave in good order when told to; the stack runs on, as after a lost connection."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self.exit, None, 128 + number)
+            loop.add_signal_handler(number, self._leave_at_once, 128 + number)
+
+    def _leave_at_once(self, code: int) -> None:
+        """Leave; a terminal that takes nothing any more, as after a lost line, can't hold us."""
+        deadline = threading.Timer(LEAVE_S, os._exit, (code,))
+        deadline.daemon = True
+        deadline.start()
+        self.exit(return_code=code)
 
     async def on_unmount(self) -> None:
         """Let go of the stack."""
