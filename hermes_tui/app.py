@@ -18,11 +18,11 @@ from textual.command import CommandPalette
 from textual.screen import ModalScreen, Screen
 from textual.theme import Theme
 
-from hermes_tui.actions import Keys, bindings, resolve
 from hermes_tui.clipboard import copy
 from hermes_tui.commands import ActionsProvider
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.text import clean
+from hermes_tui.keys import Keys, bindings, resolve
 from hermes_tui.messages import CopyWanted, HintPressed
 from hermes_tui.screens.approval import ApprovalScreen
 from hermes_tui.screens.compare import CompareScreen

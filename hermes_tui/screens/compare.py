@@ -17,11 +17,12 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from hermes_tui import messages
-from hermes_tui.actions import BY_ID, Scope, bindings, hints
+from hermes_tui.actions import BY_ID, Scope
 from hermes_tui.core.compare import MAX_SIBLINGS, MIN_SIBLINGS, Comparison
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.events import Change
 from hermes_tui.core.text import one_line
+from hermes_tui.keys import bindings, hints
 from hermes_tui.screens.dialogs import AskScreen
 from hermes_tui.widgets.asked import AskedBar
 from hermes_tui.widgets.bars import Hints, clickable

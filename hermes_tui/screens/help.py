@@ -11,7 +11,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Label, Static
 
-from hermes_tui.actions import ACTIONS, PANES, Action, Keys, Scope
+from hermes_tui.actions import ACTIONS, PANES, Action, Scope
+from hermes_tui.keys import Keys
 from hermes_tui.widgets.text import line
 
 

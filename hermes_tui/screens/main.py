@@ -16,7 +16,7 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from hermes_tui import messages
-from hermes_tui.actions import BY_ID, PANES, Scope, bindings, hints
+from hermes_tui.actions import BY_ID, PANES, Scope
 from hermes_tui.core.compare import Comparison
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.events import (
@@ -33,6 +33,7 @@ from hermes_tui.core.events import (
 )
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.text import clean, one_line
+from hermes_tui.keys import bindings, hints
 from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
 from hermes_tui.screens.compare import CompareScreen, SizeScreen
 from hermes_tui.screens.dialogs import AskScreen, RewardScreen

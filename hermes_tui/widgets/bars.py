@@ -12,8 +12,9 @@ from textual.style import Style
 from textual.widget import Widget
 from textual.widgets import Static
 
-from hermes_tui.actions import PANES, Action, Keys, Scope
+from hermes_tui.actions import PANES, Action, Scope
 from hermes_tui.core.state import ViewState
+from hermes_tui.keys import Keys
 from hermes_tui.widgets.lesson import waits_for
 from hermes_tui.widgets.text import foreign, line, state
 

@@ -12,10 +12,10 @@ from textual.content import Content
 from textual.reactive import var
 from textual.widgets import Static
 
-from hermes_tui.actions import bindings
 from hermes_tui.core.events import ToolPart, Turn
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.text import shorten
+from hermes_tui.keys import bindings
 from hermes_tui.messages import CopyWanted, FindWanted
 from hermes_tui.widgets.below import NewBelow
 from hermes_tui.widgets.panes import Acts, titled

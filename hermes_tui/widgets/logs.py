@@ -16,9 +16,9 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from hermes_tui.actions import bindings
 from hermes_tui.core.log_lines import LogLines
 from hermes_tui.core.text import one_line
+from hermes_tui.keys import bindings
 from hermes_tui.messages import CopyWanted, LogSearchWanted
 from hermes_tui.widgets.below import NewBelow
 from hermes_tui.widgets.panes import Acts, titled

@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual import events
 from textual.widgets import TextArea
 
-from hermes_tui.actions import Keys
 from hermes_tui.core.text import clean
+from hermes_tui.keys import Keys
 from hermes_tui.messages import MessageTyped, PromptLeft
 from hermes_tui.widgets.panes import Acts
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 from textual.binding import BindingType
 from textual.content import Content
 
-from hermes_tui.actions import bindings
 from hermes_tui.core.rows import EpisodeRow
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.text import one_line, shorten
+from hermes_tui.keys import bindings
 from hermes_tui.messages import EpisodePicked, FilterWanted
 from hermes_tui.widgets.panes import Acts, titled
 from hermes_tui.widgets.rows_view import Row, RowsView

@@ -13,10 +13,10 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from hermes_tui.actions import bindings
 from hermes_tui.core.rows import ProcessRow
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.status import GpuSample, SystemSample
+from hermes_tui.keys import bindings
 from hermes_tui.messages import LogOpened, RestartWanted
 from hermes_tui.widgets.panes import Acts, titled
 from hermes_tui.widgets.rows_view import Row, RowsView

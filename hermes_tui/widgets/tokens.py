@@ -18,9 +18,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Static
 
-from hermes_tui.actions import bindings
 from hermes_tui.core.rows import EpisodeDetail, Token
 from hermes_tui.core.text import clean, shorten, visible
+from hermes_tui.keys import bindings
 from hermes_tui.messages import CopyWanted, CursorMoved, ExportWanted, FindWanted
 from hermes_tui.widgets.below import NewBelow
 from hermes_tui.widgets.panes import Acts, titled

@@ -12,9 +12,9 @@ from textual.containers import Grid, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from hermes_tui.actions import bindings
 from hermes_tui.core.rows import StepRow
 from hermes_tui.core.state import ViewState
+from hermes_tui.keys import bindings
 from hermes_tui.messages import RollbackWanted, TrainingHeld
 from hermes_tui.widgets.course import Course, Points
 from hermes_tui.widgets.lesson import canaries, describe, next_step, numbers, trained_steps

@@ -6,19 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hermes_tui.actions import (
-    ACTIONS,
-    BY_ID,
-    MAX_HINTS,
-    PANES,
-    TERMINAL_KEYS,
-    Scope,
-    bindings,
-    hints,
-    keys_document,
-    resolve,
-)
+from hermes_tui.actions import ACTIONS, BY_ID, PANES, TERMINAL_KEYS, Scope
 from hermes_tui.app import HermesTui
+from hermes_tui.keys import MAX_HINTS, bindings, hints, keys_document, resolve
 from hermes_tui.screens.compare import CompareScreen
 from hermes_tui.screens.main import MainScreen
 from hermes_tui.widgets.chat import ChatView
@@ -77,7 +67,7 @@ def test_the_footer_hints_at_eight_keys_at_most_help_among_them() -> None:
 def test_docs_keys_is_what_the_registry_says() -> None:
     path = Path(__file__).parents[2] / "docs" / "keys.md"
     assert path.read_text(encoding="utf-8") == keys_document(), (
-        "run: python -m hermes_tui.actions > docs/keys.md"
+        "run: python -m hermes_tui.keys > docs/keys.md"
     )
 
 
