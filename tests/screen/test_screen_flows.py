@@ -278,7 +278,7 @@ async def test_a_lost_stack_is_named_and_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, backend = make_app(tmp_path)
-    monkeypatch.setattr("hermes_tui.core.controller.RETRY_S", 0.05)
+    monkeypatch.setattr("hermes_tui.core.follower.RETRY_S", 0.05)
     async with running(app) as pilot:
         await say_and_hear(pilot)
         backend.emit("broken")
@@ -293,7 +293,7 @@ async def test_rows_that_could_not_be_read_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, backend = make_app(tmp_path)
-    monkeypatch.setattr("hermes_tui.core.controller.RETRY_S", 0.05)
+    monkeypatch.setattr("hermes_tui.core.follower.RETRY_S", 0.05)
     async with running(app) as pilot:
         await say_and_hear(pilot)
         await until(pilot, lambda: not app.controller.state.running_turn("sess-1"))

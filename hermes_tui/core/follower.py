@@ -1,0 +1,317 @@
+"""A view of the stack that stays true: it attaches, follows events and reads the rows again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Literal
+
+from hermes_tui.core.backend import Backend
+from hermes_tui.core.events import (
+    Change,
+    EpisodeLoaded,
+    LogGrew,
+    Notice,
+    RowsChanged,
+    StackEvent,
+    TokensSampled,
+    TurnChanged,
+    add_measures,
+    recorded_turns,
+)
+from hermes_tui.core.log_lines import LogLines
+from hermes_tui.core.rows import EpisodeDetail, Stage, sampled_tokens
+from hermes_tui.core.state import ViewState
+from hermes_tui_services.errors import ApiError, HermesTuiError
+
+logger = logging.getLogger(__name__)
+
+REFRESH_S = 0.1
+"""Rows are read again this long after the first event that concerns them: events come in bursts."""
+
+LOG_TAIL = 1000
+"""Lines of a log that are read back when it is opened."""
+
+RETRY_S = 1.0
+"""Pause before a broken event stream is opened again."""
+
+HISTORY_EPISODES = 50
+"""Episodes of a session whose turns are read back into the chat."""
+
+NAMED_SESSIONS = 20
+"""Sessions whose first words are read back after attaching."""
+
+
+class Follower:
+    """Holds the view's state, keeps it true, and tells its listeners what changed.
+
+    Args:
+        backend: the stack.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, backend: Backend, *, clock: Callable[[], float] = time.time) -> None:
+        self.state = ViewState()
+        self.clock = clock
+        self._backend = backend
+        self._listeners: list[Callable[[Change], None]] = []
+        self._wanted = asyncio.Event()
+        self._touched: set[str] = set()
+        self._stale_episodes: set[str] = set()
+        self._stale_canaries = False
+
+    # Telling the front end ----------------------------------------------------------------
+
+    def listen(self, listener: Callable[[Change], None]) -> None:
+        """Have a function called with every change, in the event loop; it must not block."""
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Callable[[Change], None]) -> None:
+        """Call a function no longer."""
+        self._listeners.remove(listener)
+
+    def _tell(self, change: Change) -> None:
+        for listener in list(self._listeners):
+            listener(change)
+
+    def say(
+        self, text: str, severity: Literal["information", "warning", "error"] = "information"
+    ) -> None:
+        """Tell the person a sentence."""
+        self._tell(Notice(text=text, severity=severity))
+
+    async def attempt(self, doing: Awaitable[object]) -> bool:
+        """Await something; an error of the stack becomes a notice. Return whether it went well."""
+        try:
+            await doing
+        except HermesTuiError as error:
+            self._tell(Notice(text=str(error), severity="error"))
+            return False
+        return True
+
+    # Attaching -----------------------------------------------------------------------------
+
+    async def start(self, report: Callable[[Stage], None]) -> None:
+        """Attach to the stack, starting it when none runs, and read what it knows.
+
+        Raises: HermesTuiError: it could not be started.
+        """
+        self.state.info = await self._backend.start(report)
+        await self._read_processes()
+        if self.state.info.training:
+            self.state.sessions = {row.session_id: row for row in await self._backend.sessions()}
+            self.state.put_episodes(await self._backend.episodes())
+            self.state.put_steps(await self._backend.steps(-1))
+            self.state.trainer = await self._backend.trainer()
+            self.state.canaries = await self._backend.canaries()
+        self._tell(RowsChanged())
+
+    async def watch(self) -> None:
+        """Follow the stack's events until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow(self._backend.control_events, self._on_control))
+            if self.state.info.training:
+                tasks.create_task(self._follow(self._backend.learning_events, self._on_learning))
+                tasks.create_task(self._refresh_when_wanted())
+                tasks.create_task(self.attempt(self._name_sessions()))
+
+    async def close(self) -> None:
+        """Let go of the stack; it runs on."""
+        await self._backend.close()
+
+    async def _follow(
+        self,
+        stream: Callable[[], AsyncIterator[StackEvent]],
+        handle: Callable[[StackEvent], Awaitable[None]],
+    ) -> None:
+        while True:
+            try:
+                async for event in stream():
+                    if self.state.lost:
+                        self.state.lost = ""
+                        await self._read_processes()
+                    await handle(event)
+            except HermesTuiError as error:
+                logger.warning("event stream broke error=%s", error)
+                if not self.state.lost:
+                    self.state.lost = str(error)
+                    self._tell(RowsChanged())
+            await asyncio.sleep(RETRY_S)
+            # Whatever was missed meanwhile is in the rows.
+            self._touched.update(self.state.sessions)
+            self._wanted.set()
+
+    # Keeping the state true ----------------------------------------------------------------
+
+    async def _on_control(self, _: StackEvent) -> None:
+        await self._read_processes()
+
+    async def refresh_processes(self) -> None:
+        """Read the processes again: their memory and uptime change without an event."""
+        await self.attempt(self._read_processes())
+
+    async def _read_processes(self) -> None:
+        rows = await self._backend.processes()
+        self.state.processes = {row.name: row for row in rows}
+        self._tell(RowsChanged())
+
+    async def _on_learning(self, event: StackEvent) -> None:
+        data = event.data
+        session_id = str(data.get("session_id") or "")
+        episode_id = str(data.get("episode_id") or "")
+        if event.kind == "completion.tokens":
+            self._on_tokens(event, session_id, episode_id)
+            return
+        if event.kind == "step.started":
+            self.state.step_started_at = self.clock()
+        elif event.kind in ("step.finished", "step.failed"):
+            self.state.step_started_at = None
+            self._stale_episodes.update(data.get("episode_ids") or ())
+        if event.kind.startswith("canary."):
+            self._stale_canaries = True
+        if event.kind in ("completion.started", "completion.finished", "episode.trained"):
+            self._stale_episodes.add(episode_id)
+        if event.kind in ("step.failed", "trainer.paused") and data.get("reason"):
+            self._tell(Notice(text=f"{event.kind}: {data['reason']}", severity="warning"))
+        if event.kind == "completion.started":
+            self._show_if_new(session_id, episode_id)
+        if session_id:
+            self._touched.add(session_id)
+        self._wanted.set()
+
+    def _on_tokens(self, event: StackEvent, session_id: str, episode_id: str) -> None:
+        tokens = sampled_tokens(event.data)
+        if turn := self.state.running_turn(session_id):
+            turn.num_tokens += len(tokens)
+            turn.episode_id = episode_id
+            turn.seconds = max(self.clock() - turn.started_at, 0.0)
+            turn.policy_version = tokens[-1].policy_version if tokens else turn.policy_version
+            self._tell(TurnChanged(turn=turn))
+        self._tell(
+            TokensSampled(
+                session_id=session_id,
+                episode_id=episode_id,
+                completion_id=str(event.data.get("completion_id") or ""),
+                tokens=tokens,
+            )
+        )
+
+    def _show_if_new(self, session_id: str, episode_id: str) -> None:
+        if session_id != self.state.selected:
+            return
+        if turn := self.state.running_turn(session_id):
+            turn.episode_id = episode_id
+        if not self.state.pinned:
+            self.state.shown = episode_id
+
+    async def _refresh_when_wanted(self) -> None:
+        while True:
+            await self._wanted.wait()
+            await asyncio.sleep(REFRESH_S)
+            self._wanted.clear()
+            touched, self._touched = self._touched, set()
+            stale, self._stale_episodes = self._stale_episodes, set()
+            if not await self.attempt(self._refresh(touched, stale)):
+                self._touched |= touched
+                self._stale_episodes |= stale
+                await asyncio.sleep(RETRY_S)
+                self._wanted.set()
+
+    async def _refresh(self, touched: set[str], stale: set[str]) -> None:
+        if touched - self.state.sessions.keys():
+            self.state.sessions = {row.session_id: row for row in await self._backend.sessions()}
+        for session_id in touched:
+            self.state.put_episodes(await self._backend.episodes(session_id))
+        last = self.state.steps[-1].step if self.state.steps else -1
+        self.state.put_steps(await self._backend.steps(last))
+        self.state.trainer = await self._backend.trainer()
+        if self._stale_canaries:
+            self.state.canaries = await self._backend.canaries()
+            self._stale_canaries = False
+        for row in self.state.episodes_of(self.state.selected):
+            if row.episode_id in stale:
+                await self._load(row.episode_id)
+        self._tell(RowsChanged())
+
+    async def _load(self, episode_id: str) -> None:
+        detail = await self._backend.episode(episode_id)
+        self.state.put_episodes([detail.row])
+        self._measure_turns(detail)
+        self._tell(EpisodeLoaded(detail=detail))
+
+    def _measure_turns(self, detail: EpisodeDetail) -> None:
+        """Give the turns that this view saw happen what was recorded of them."""
+        live = [t for t in self.state.turns.get(detail.row.session_id, ()) if t.started_at]
+        for i, turn in enumerate(live):
+            end = live[i + 1].started_at if i + 1 < len(live) else float("inf")
+            mine = [
+                c
+                for c in detail.completions
+                if c.kind == "turn" and c.finish_reason and turn.started_at <= c.created_at < end
+            ]
+            if not mine or turn.state == "running":
+                continue
+            turn.episode_id = detail.row.episode_id
+            turn.num_tokens, turn.seconds, turn.untrainable = 0, 0.0, ()
+            for completion in mine:
+                add_measures(turn, completion)
+            self._tell(TurnChanged(turn=turn))
+
+    async def _read_turns(self, session_id: str) -> None:
+        known = {turn.episode_id for turn in self.state.turns.get(session_id, ())}
+        for row in self.state.episodes_of(session_id)[-HISTORY_EPISODES:]:
+            if row.episode_id not in known:
+                detail = await self._backend.episode(row.episode_id)
+                self.state.put_turns(detail, recorded_turns(detail))
+
+    async def _name_sessions(self) -> None:
+        """Read how the newest sessions began: that is what they are called."""
+        newest = sorted(self.state.sessions.values(), key=lambda row: row.created_at)
+        for session in reversed(newest[-NAMED_SESSIONS:]):
+            episodes = self.state.episodes_of(session.session_id)
+            if episodes and not self.state.turns.get(session.session_id):
+                detail = await self._backend.episode(episodes[0].episode_id)
+                self.state.put_turns(detail, recorded_turns(detail))
+                self._tell(RowsChanged())
+
+    async def reread(self, session_id: str) -> None:
+        """Read the sessions again, and one session's episodes."""
+        if self.state.info.training:
+            self.state.sessions = {row.session_id: row for row in await self._backend.sessions()}
+            self.state.put_episodes(await self._backend.episodes(session_id))
+        self._tell(RowsChanged())
+
+    # Machine and logs ----------------------------------------------------------------------
+
+    async def refresh_system(self) -> None:
+        """Look at the machine and its processes: use, memory and uptime change without an event."""
+        await self.attempt(self._read_system())
+
+    async def _read_system(self) -> None:
+        self.state.samples.append(await self._backend.system())
+        await self._read_processes()
+
+    async def follow_log(self, process: str) -> None:
+        """Read a process's log, and each new line of it, until cancelled."""
+        if self.state.log.process != process:
+            self.state.log = LogLines(process=process)
+        while True:
+            try:
+                await self._read_log(process)
+            except ApiError as error:  # there is no such process, or no longer
+                self._tell(Notice(text=str(error), severity="error"))
+                return
+            except HermesTuiError as error:
+                # Once the stack is out of reach the top bar says so; the lines stay readable.
+                logger.info("log stream broke process=%s error=%s", process, error)
+            await asyncio.sleep(RETRY_S)
+
+    async def _read_log(self, process: str) -> None:
+        log: LogLines | None = None
+        async for line in self._backend.log(process, LOG_TAIL):
+            if log is None:  # what is read again begins with the tail
+                log = self.state.log = LogLines(process=process)
+            log.append(line)
+            self._tell(LogGrew())
