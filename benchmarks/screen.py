@@ -37,7 +37,7 @@ from textual.pilot import Pilot  # noqa: E402
 
 from hermes_tui import app as app_module  # noqa: E402
 from hermes_tui.actions import PANES  # noqa: E402
-from hermes_tui.app import HermesTui, ScreenSettings  # noqa: E402
+from hermes_tui.app import HermesTui, ScreenSettings, calm_collector  # noqa: E402
 from hermes_tui.core.backend import TextArrived, ToolCalled, ToolReturned, TurnEvent  # noqa: E402
 from hermes_tui.core.controller import Controller  # noqa: E402
 from hermes_tui.core.events import Turn  # noqa: E402
@@ -416,8 +416,10 @@ def main() -> None:
     if args.app:
         app, backend = make_app(args.app)
         backend.stream_s = args.seconds
+        calm_collector()  # as the program does
         app.run()
         return
+    calm_collector()  # as the program does
     load = round(psutil.getloadavg()[0], 1)
     result: dict[str, Any] = {
         "load_average": load,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -239,6 +240,17 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
             self.push_screen(StoppingScreen(self.controller))
 
 
+def calm_collector() -> None:
+    """Have Python look for unreachable cycles less often, and not among what was imported.
+
+    Textual makes and drops so many objects that with Python's own thresholds the collector would
+    walk all of them more than once a second while a reply streams in, each time for longer than a
+    key may take.
+    """
+    gc.freeze()
+    gc.set_threshold(5_000, 5, 50)
+
+
 def run_app(config: Config) -> int:
     """Run the screen until the person leaves it; return the process's exit code."""
     from hermes_tui.core.paths import RunDir
@@ -248,5 +260,6 @@ def run_app(config: Config) -> int:
     controller = make_controller(config)
     settings = ScreenSettings(folder=run_dir.root, theme=config.tui.theme, keymap=config.tui.keymap)
     app = HermesTui(controller, settings)
+    calm_collector()
     app.run()
     return app.return_code or 0

@@ -107,7 +107,7 @@ class TokenLines:
         excess += int(self.capacity * _SPARE_FRAC)
         del self.items[:excess]
         self.num_dropped += excess
-        self._lay_out_again()
+        self._drop_from_layout(excess)
         return excess
 
     def replace(self, items: Sequence[Item]) -> None:
@@ -207,6 +207,39 @@ class TokenLines:
         return isinstance(before, Break) and before.differs
 
     # Layout --------------------------------------------------------------------------------
+
+    def _drop_from_layout(self, excess: int) -> None:
+        """Take out what the first items made; lay out anew only up to the next newline.
+
+        A line that begins where one was ended stays as it is, whatever stands before it.
+        """
+        first = next(
+            (
+                number
+                for number in range(1, len(self.lines))
+                if self.lines[number - 1].closed and self._begins_item(number, excess)
+            ),
+            None,
+        )
+        if first is None:
+            self._lay_out_again()
+            return
+        kept, shown = self.lines[first:], self.rows[self._row_of_line(first) :]
+        begin = kept[0].runs[0].index - excess
+        self.lines, self.rows = [], []
+        for index in range(begin):
+            self._place(index)
+        by = len(self.lines) - first
+        self.rows += [(line + by, bars) for line, bars in shown]
+        for line in kept:
+            for run in line.runs:
+                run.index -= excess
+        self.lines += kept
+
+    def _begins_item(self, line: int, least: int) -> bool:
+        """Whether a line begins with the beginning of an item that is not before ``least``."""
+        runs = self.lines[line].runs
+        return bool(runs) and runs[0].index >= least and not self._holds(line - 1, runs[0].index)
 
     def _lay_out_again(self) -> None:
         self.lines, self.rows = [], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -82,6 +83,21 @@ def test_a_full_buffer_drops_the_oldest_and_counts_them() -> None:
     first = lines.items[0]
     assert isinstance(first, Token)
     assert first.text == "15"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_left_after_older_ones_went_is_laid_out_as_if_it_came_alone(seed: int) -> None:
+    rng = random.Random(seed)
+    words = [" the", "a", " of\n", "\n\n", "x\ny", " ünï", "漢字", " w" * 20, "", ".\n"]
+    lines = TokenLines(width=rng.randint(5, 40), capacity=rng.choice([30, 100]))
+    for _ in range(20):
+        texts = rng.choices(words, k=rng.randint(1, 30))
+        breaks = [Break(label="new segment")] if rng.random() < 0.5 else []
+        lines.extend([*breaks, *make_tokens(texts, [-1.0] * len(texts))])
+        alone = TokenLines(width=lines.width)
+        alone.extend(lines.items)
+        assert (lines.lines, lines.rows) == (alone.lines, alone.rows)
+    assert lines.num_dropped
 
 
 def test_replace_keeps_what_is_laid_out_when_only_numbers_changed() -> None:
