@@ -81,7 +81,7 @@ def cli(ctx: click.Context, config_file: Path | None, serve: bool, plain: bool) 
     if serve and plain:
         raise click.UsageError("--serve and --plain exclude each other.")
     if plain:
-        from hermes_tui.plain import run_plain
+        from hermes_tui.plain_run import run_plain
 
         raise SystemExit(run_plain(invocation.load()))
     if serve:

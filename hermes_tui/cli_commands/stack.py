@@ -90,7 +90,7 @@ def attach(invocation: Invocation, plain: bool) -> None:
     if lock_owner(run_dir) is None:
         raise NotRunningError(str(run_dir.root))
     if plain:
-        from hermes_tui.plain import run_plain
+        from hermes_tui.plain_run import run_plain
 
         raise SystemExit(run_plain(config))
     raise SystemExit(open_screen(config))
