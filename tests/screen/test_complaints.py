@@ -414,7 +414,7 @@ def private_names_of_others() -> list[str]:
         and node.attr.startswith("_")
         and not node.attr.startswith("__")
         and node.attr not in ours
-        and node.attr != "_asdict"  # public, for all that: of every named tuple
+        and node.attr not in ("_asdict", "_exit")  # public, for all that: of named tuples and os
     ]
     imports = [
         f"{path.name}:{node.lineno}: {node.module}"
