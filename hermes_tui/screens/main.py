@@ -1,333 +1,44 @@
-"""The main screen: sessions, conversation, tokens, lesson and stack."""
+"""The main screen: what the widgets' messages and the person's actions do."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from textual import events
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical
-from textual.css.query import NoMatches
-from textual.screen import Screen
-from textual.timer import Timer
-from textual.widgets import Static
 
 from hermes_tui import messages
-from hermes_tui.actions import BY_ID, PANES, Scope
+from hermes_tui.actions import BY_ID, PANES
 from hermes_tui.core.compare import Comparison
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.events import (
-    ApprovalRequested,
-    Change,
-    EpisodeLoaded,
-    LogGrew,
-    Notice,
-    RowsChanged,
-    TokensSampled,
-    Turn,
-    TurnChanged,
-    TurnsLoaded,
-)
-from hermes_tui.core.state import ViewState
 from hermes_tui.core.text import clean, one_line
-from hermes_tui.keys import bindings, hints
+from hermes_tui.keys import bindings
 from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
 from hermes_tui.screens.compare import CompareScreen, SizeScreen
 from hermes_tui.screens.dialogs import AskScreen, RewardScreen
-from hermes_tui.widgets.asked import AskedBar
-from hermes_tui.widgets.bars import Hints, PaneTabs, TopBar
+from hermes_tui.screens.panes import FOCUS, PanesScreen
 from hermes_tui.widgets.chat import ChatPane
-from hermes_tui.widgets.lesson import waits_for
 from hermes_tui.widgets.logs import LogsPane
 from hermes_tui.widgets.panes import Acts
 from hermes_tui.widgets.prompt import Prompt
 from hermes_tui.widgets.sessions import SessionsPane
-from hermes_tui.widgets.system import SUPERVISOR, SystemPane
+from hermes_tui.widgets.system import SUPERVISOR
 from hermes_tui.widgets.tokens import TokensPane
-from hermes_tui.widgets.training import TrainingPane
-from hermes_tui.widgets.turn import Fate
 
 if TYPE_CHECKING:
     from hermes_tui.app import HermesTui
     from hermes_tui.widgets.chat import ChatView
     from hermes_tui.widgets.tokens import TokenView
 
-PAINT_S = 1 / 12
-"""What arrives is drawn at most this often."""
 
-TICK_S = 0.2
-"""Counted-down seconds move this often, and only while some are shown."""
-
-SYSTEM_S = 2.0
-"""Machine and processes are looked at this often while they are on screen."""
-
-PAGES = frozenset({"training", "system", "logs"})
-"""Panes that have the whole screen but for the prompt while they are shown."""
-
-_FOCUS: dict[Scope, str] = {
-    "sessions": "#sessions",
-    "chat": "#chat-view",
-    "prompt": "#prompt",
-    "tokens": "#tokens-view",
-    "training": "#training",
-    "system": "#processes",
-    "logs": "#log-view",
-}
-"""The widget of each pane that takes the focus."""
-
-
-class MainScreen(Acts, Screen[None]):
-    """Draws the controller's state, and asks the controller for what the person wants."""
+class MainScreen(Acts, PanesScreen):
+    """Asks the controller for what the person wants."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen", "")]
-    AUTO_FOCUS = "#prompt"
-    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  (Textual's own declaration)
-        (0, "-tiny"),
-        (60, "-narrow"),
-        (110, "-wide"),
-    ]
-    VERTICAL_BREAKPOINTS = [  # noqa: RUF012
-        (0, "-flat"),
-        (20, "-low"),
-        (34, "-tall"),
-        (56, "-towering"),
-    ]
 
     def __init__(self, controller: Controller) -> None:
-        super().__init__(id="main")
-        self.controller = controller
-        self.pane: Scope = "chat"
-        """The pane that is shown where there is room for one."""
-        self._arrived: list[TokensSampled | EpisodeLoaded] = []
-        self._changed_turns: set[str] = set()
-        self._rows_changed = True
-        self._reload_chat = True
-        self._log_grew = False
-        self._painted_at = 0.0
-        self._paint_timer: Timer | None = None
-        self._ticks: Timer | None = None
+        super().__init__(controller)
         self._comparison: Comparison | None = None
-
-    def compose(self) -> ComposeResult:
-        """Lay out the panes."""
-        yield TopBar(self.controller.clock)
-        yield PaneTabs()
-        with Horizontal(id="body"):
-            yield SessionsPane()
-            with Vertical(id="center"):
-                yield ChatPane(self._fate)
-                yield AskedBar()
-                with Vertical(id="prompt-box"):
-                    yield Prompt(cast("HermesTui", self.app).keys)
-            with Vertical(id="right"):
-                yield TokensPane(id="tokens")
-                yield TrainingPane()
-                yield SystemPane()
-                yield LogsPane(id="logs")
-        yield Hints()
-        yield Static("hermes-tui needs 60 columns and 20 rows", id="tiny")
-
-    def on_mount(self) -> None:
-        """Follow the stack; the prompt has the focus."""
-        self.add_class("-pane-chat")
-        self.controller.listen(self._on_change)
-        self.run_worker(self.controller.watch(), group="watch")
-        self._ticks = self.set_interval(TICK_S, self._tick, pause=True)
-        self.set_interval(SYSTEM_S, self._look_at_system)
-        self._paint_soon()
-
-    # What arrives --------------------------------------------------------------------------
-
-    def _on_change(self, change: Change) -> None:
-        match change:
-            case Notice(text=text, severity=severity):
-                self.notify(clean(text), severity=severity, markup=False)
-                return
-            case ApprovalRequested():
-                self._rows_changed = True
-            case TurnChanged(turn=turn):
-                self._changed_turns.add(turn.turn_id)
-            case TurnsLoaded(session_id=session_id):
-                self._reload_chat = self._reload_chat or session_id == self._state.selected
-                self._rows_changed = True
-            case TokensSampled() | EpisodeLoaded():
-                self._take(change)
-            case RowsChanged():
-                self._rows_changed = True
-            case LogGrew():
-                self._log_grew = True
-        self._paint_soon()
-
-    def _take(self, change: TokensSampled | EpisodeLoaded) -> None:
-        """Queue what concerns the shown episode; pieces of one completion are joined."""
-        if isinstance(change, EpisodeLoaded):
-            if change.detail.row.episode_id == self._state.shown:
-                self._arrived.append(change)
-            return
-        if change.episode_id != self._state.shown:
-            return
-        last = self._arrived[-1] if self._arrived else None
-        if isinstance(last, TokensSampled) and last.completion_id == change.completion_id:
-            self._arrived[-1] = TokensSampled(
-                session_id=change.session_id,
-                episode_id=change.episode_id,
-                completion_id=change.completion_id,
-                tokens=last.tokens + change.tokens,
-            )
-        else:
-            self._arrived.append(change)
-
-    def _paint_soon(self) -> None:
-        """Paint at once when nothing was painted lately, else when its time has come."""
-        if self._paint_timer is None:
-            wait = PAINT_S - (time.monotonic() - self._painted_at)
-            self._paint_timer = self.set_timer(max(wait, 0.001), self._paint)
-
-    async def _paint(self) -> None:
-        self._painted_at = time.monotonic()
-        self._paint_timer = None
-        try:
-            await self._paint_what_changed()
-        except NoMatches:
-            if self.query(ChatPane):
-                raise
-            # Without its panes the screen is being taken down: there is nothing to paint on.
-
-    async def _paint_what_changed(self) -> None:
-        chat = self.query_one(ChatPane)
-        changed, self._changed_turns = self._changed_turns, set()
-        rows, self._rows_changed = self._rows_changed, False
-        reload, self._reload_chat = self._reload_chat, False
-        if reload:
-            await chat.view.show(self._state.turns.setdefault(self._state.selected, []))
-        if reload or rows or changed:
-            await chat.view.sync(None if rows else changed)
-        if rows or reload:
-            self._paint_rows()
-        if self._log_grew:
-            self._log_grew = False
-            self.query_one(LogsPane).sync(self._state.log)
-        self._paint_tokens(chat)
-
-    def _paint_rows(self) -> None:
-        state = self._state
-        self.query_one(TopBar).sync(state)
-        self.query_one(SessionsPane).sync(state)
-        self.query_one(TrainingPane).sync(state)
-        self.query_one(SystemPane).sync(state)
-        self.query_one(ChatPane).sync_title(state)
-        view = self.query_one(TokensPane).view
-        if not state.shown and view.episode_id:
-            view.clear()
-        self._paint_asked()
-        if self._ticks and self._something_ticks():
-            self._ticks.resume()
-
-    def _paint_asked(self) -> None:
-        key = cast("HermesTui", self.app).keys.label("approval_answer")
-        asked = list(self._state.asked.values())
-        self.query_one(AskedBar).show(asked, self.controller.clock(), key)
-
-    def _paint_tokens(self, chat: ChatPane) -> None:
-        arrived, self._arrived = self._arrived, []
-        view = self.query_one(TokensPane).view
-        for change in arrived:
-            if isinstance(change, EpisodeLoaded):
-                view.show(change.detail)
-                continue
-            if view.episode_id != change.episode_id:
-                view.clear(change.episode_id)
-            view.extend(change.completion_id, change.tokens)
-            chat.count_below(len(change.tokens))
-        chat.count_below(0)
-
-    # Time ----------------------------------------------------------------------------------
-
-    def _something_ticks(self) -> bool:
-        state = self._state
-        counting = any(
-            self._fate(turn).seconds_left > 0 for turn in state.turns.get(state.selected, ())[-1:]
-        )
-        return counting or state.step_started_at is not None or bool(state.asked)
-
-    async def _tick(self) -> None:
-        if not self.query(ChatPane):
-            return
-        self.controller.drop_expired()
-        self._paint_asked()
-        self.query_one(TopBar).sync(self._state)
-        await self.query_one(ChatPane).view.sync()
-        if self._ticks and not self._something_ticks():
-            self._ticks.pause()
-
-    async def _look_at_system(self) -> None:
-        shown = any(pane.display for pane in self.query(SystemPane))
-        if shown and not self._state.lost:
-            await self.controller.refresh_system()
-
-    def _follow_log(self, process: str) -> None:
-        self.run_worker(self.controller.follow_log(process), group="log", exclusive=True)
-
-    def _fate(self, turn: Turn) -> Fate:
-        state = self._state
-        episode = state.episode(turn.episode_id) if turn.episode_id else None
-        left = 0.0
-        if episode and episode.state == "scored" and episode.scored_at is not None:
-            left = self.controller.grace_s - (self.controller.clock() - episode.scored_at)
-        return Fate(
-            episode=episode,
-            seconds_left=max(left, 0.0),
-            training=state.info.training,
-            waiting=waits_for(state.trainer),
-        )
-
-    # Focus and room ------------------------------------------------------------------------
-
-    @property
-    def _state(self) -> ViewState:
-        return self.controller.state
-
-    @property
-    def scope(self) -> Scope:
-        """The pane that has the focus."""
-        nodes = self.focused.ancestors_with_self if self.focused else ()
-        ids = {f"#{node.id}" for node in nodes if node.id}
-        return next((scope for scope, target in _FOCUS.items() if target in ids), self.pane)
-
-    def on_descendant_focus(self) -> None:
-        """Hint at the focused pane's keys."""
-        app = cast("HermesTui", self.app)
-        self.query_one(Hints).show(hints(self.scope), app.keys)
-
-    def go(self, pane: Scope) -> None:
-        """Show a pane and give it the focus."""
-        if pane != "prompt":
-            self._show(pane)
-        self.query_one(_FOCUS[pane]).focus()
-
-    def _show(self, pane: Scope) -> None:
-        self.remove_class(*(f"-pane-{scope}" for scope in PANES))
-        self.add_class(f"-pane-{pane}")
-        self.set_class(pane in PAGES, "-page")
-        self.pane = pane
-        self.query_one(PaneTabs).pane = pane
-        self._look(pane)
-
-    def _look(self, pane: Scope) -> None:
-        """Read what a pane shows only while it shows it: machine and log cost something."""
-        if pane not in ("system", "logs"):
-            self.workers.cancel_group(self, "log")
-        elif not any(w.group == "log" and w.is_running for w in self.workers if w.node is self):
-            self._follow_log(self._state.log.process or SUPERVISOR)
-            self._work(self.controller.refresh_system())
-
-    def on_resize(self, _: events.Resize) -> None:
-        """Where there is room for one pane, show the one that has the focus."""
-        if self.scope != "prompt":
-            self._show(self.scope)
 
     # Messages of the widgets ----------------------------------------------------------------
 
@@ -435,9 +146,6 @@ class MainScreen(Acts, Screen[None]):
         """Hold training, or let it go on."""
         self._work(self.controller.toggle_training())
 
-    def _work(self, doing: Awaitable[None]) -> None:
-        self.run_worker(doing, group="doing")
-
     # Actions -------------------------------------------------------------------------------
 
     def press(self, action_id: str) -> Awaitable[None] | None:
@@ -448,7 +156,7 @@ class MainScreen(Acts, Screen[None]):
         if scope == "screen":
             return self.action_do(action_id)
         self.go(scope)
-        owner = self.query_one(_FOCUS[scope])
+        owner = self.query_one(FOCUS[scope])
         assert isinstance(owner, Acts)
         return owner.action_do(action_id)
 
