@@ -183,6 +183,7 @@ class CompareScreen(Acts, Screen[None]):
             training=controller.state.info.training,
             waiting=waits_for(controller.state.trainer),
             judged_by=f"{place + 1} picks it",
+            undo=controller.call("compare_undo"),
         )
 
     # Room ----------------------------------------------------------------------------------

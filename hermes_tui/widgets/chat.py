@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -20,6 +21,9 @@ from hermes_tui.messages import CopyWanted, FindWanted
 from hermes_tui.widgets.below import NewBelow
 from hermes_tui.widgets.panes import Acts, titled
 from hermes_tui.widgets.turn import Fate, FoldedBlock, TurnView
+
+if TYPE_CHECKING:
+    from hermes_tui.app import HermesTui
 
 BATCH = 10
 """Turns that are mounted at once, at the end and whenever the person scrolls to the top."""
@@ -80,8 +84,16 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
             self._mark_ends()
         self._to_end()
 
+    def _fate(self, turn: Turn) -> Fate:
+        keys = cast("HermesTui", self.app).keys
+        judged = [("score_good", "good"), ("score_bad", "bad")]
+        labels = [f"{keys.label(action)} {word}" for action, word in judged if keys.label(action)]
+        return replace(
+            self._fate_of(turn), judged_by=" · ".join(labels), undo=keys.label("score_undo")
+        )
+
     def _view(self, turn: Turn) -> TurnView:
-        return TurnView(turn, self._fate_of(turn))
+        return TurnView(turn, self._fate(turn))
 
     def _mark_ends(self) -> None:
         self.query_one("#welcome").display = not self._turns
@@ -102,7 +114,7 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
             self._mark_ends()
         for turn_id, view in views.items():
             if changed is None or turn_id in changed:
-                await view.sync(self._fate_of(view.turn))
+                await view.sync(self._fate(view.turn))
         if len(views) > MAX_MOUNTED and self.following:
             await self._unmount_oldest(list(views.values()))
 

@@ -25,11 +25,16 @@ def trained_steps(view: ViewState) -> list[StepRow]:
     return [step for step in view.steps if "loss" in step.values]
 
 
-def describe(view: ViewState) -> Content:
-    """Return the lesson in short: what the next step waits for, and the last step's numbers."""
+def describe(view: ViewState, hold: str = "") -> Content:
+    """Return the lesson in short: what the next step waits for, and the last step's numbers.
+
+    Args:
+        view: what is known.
+        hold: the key that holds training and lets it go on; empty where it has none.
+    """
     if not view.info.training:
         return Content.styled("training is off: [training] enabled = false", "dim")
-    lines = [Content.assemble(_name("next"), foreign(waits_for(view.trainer)))]
+    lines = [Content.assemble(_name("next"), foreign(waits_for(view.trainer, hold)))]
     steps = trained_steps(view)
     if not steps:
         lines.append(Content.styled("no step yet: score an episode and one begins", "dim"))
@@ -39,20 +44,26 @@ def describe(view: ViewState) -> Content:
     return Content("\n").join(lines)
 
 
-def waits_for(trainer: TrainerRow) -> str:
-    """Return in words what the next step waits for."""
+def waits_for(trainer: TrainerRow, hold: str = "") -> str:
+    """Return in words what the next step waits for, and with which key it goes on."""
     if trainer.state == "paused":
-        return f"held: {trainer.reason}" if trainer.reason else "held; h goes on"
+        key = f"; {hold} goes on" if hold else ""
+        return f"held: {trainer.reason}" if trainer.reason else f"held{key}"
     if trainer.busy:
         return f"{trainer.state}: {trainer.reason}" if trainer.reason else trainer.state
     counted = f"{trainer.num_scored} of {trainer.batch_size} scored"
     return f"{counted} · the learner is not there" if trainer.learner_lost else counted
 
 
-def next_step(view: ViewState) -> Content:
-    """Return what the next step waits for, what is not trained and why, and what looks wrong."""
+def next_step(view: ViewState, hold: str = "") -> Content:
+    """Return what the next step waits for, what is not trained and why, and what looks wrong.
+
+    Args:
+        view: what is known.
+        hold: the key that holds training and lets it go on; empty where it has none.
+    """
     episodes = [row for rows in view.episodes.values() for row in rows.values()]
-    words = waits_for(view.trainer)
+    words = waits_for(view.trainer, hold)
     if not view.trainer.busy and view.trainer.state != "paused":
         ages = [row.staleness for row in episodes if row.state == "scored" and row.staleness]
         if view.trainer.num_scored:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -19,6 +19,9 @@ from hermes_tui.messages import RollbackWanted, TrainingHeld
 from hermes_tui.widgets.course import Course, Points
 from hermes_tui.widgets.lesson import canaries, describe, next_step, numbers, trained_steps
 from hermes_tui.widgets.panes import Acts, titled
+
+if TYPE_CHECKING:
+    from hermes_tui.app import HermesTui
 
 COURSES: tuple[tuple[str, str, float | None, float | None], ...] = (
     ("reward", "reward_mean", -1.0, 1.0),
@@ -62,16 +65,17 @@ class TrainingPane(Acts, VerticalScroll, can_focus=True):
     def sync(self, view: ViewState) -> None:
         """Show the trainer as it is now."""
         self._view = view
+        hold = cast("HermesTui", self.app).keys.label("training_hold")
         steps = trained_steps(view)
-        self._put("training-text", describe(view))
+        self._put("training-text", describe(view, hold))
         if view.info.training:
             width = max(self.scrollable_content_region.width, 1)
-            self._put("training-next", next_step(view))
+            self._put("training-next", next_step(view, hold))
             self._put("training-numbers", self._last(steps, width))
             self._put("canaries", canaries(view.canaries, width))
             self._plot(steps)
         else:
-            self._put("training-next", describe(view))
+            self._put("training-next", describe(view, hold))
         self.query_one("#courses").display = bool(steps)
         last = steps[-1] if steps else None
         titled(self, "training", f"step {last.step} made v{last.policy_version}" if last else "")

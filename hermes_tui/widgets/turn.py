@@ -50,8 +50,10 @@ class Fate:
     """Whether the stack has a trainer."""
     waiting: str = ""
     """What the next step waits for."""
-    judged_by: str = "F3 good · F4 bad"
-    """How it is judged."""
+    judged_by: str = ""
+    """How it is judged; empty where no key does."""
+    undo: str = ""
+    """The key that takes the score back; empty where none does."""
 
 
 def badge(turn: Turn, fate: Fate) -> Content:
@@ -82,10 +84,11 @@ def _episode_badge(turn: Turn, episode: EpisodeRow, fate: Fate) -> Content:
         return state("dropped", f"not trained: {why}")
     if episode.state == "scored":
         when = f"for {fate.seconds_left:.1f} s" if fate.seconds_left > 0 else f"· {fate.waiting}"
-        return state("scored", f"scored {score}") + _dim(f" · u undoes it {when}")
+        undo = f"{fate.undo} undoes it {when}" if fate.undo else when.removeprefix("· ")
+        return state("scored", f"scored {score}") + _dim(f" · {undo}")
     if episode.state == "unscored":
         return state("unscored", "not judged")
-    return state("open", "not judged yet") + _dim(f" · {fate.judged_by}")
+    return state("open", "not judged yet") + _dim(f" · {fate.judged_by}" if fate.judged_by else "")
 
 
 def _dim(text: str) -> Content:

@@ -426,6 +426,19 @@ async def test_training_is_held_and_goes_on(tmp_path: Path) -> None:
         await until(pilot, lambda: backend.calls[-1] == ("pause_training", False))
 
 
+async def test_badges_name_the_keys_that_were_chosen(tmp_path: Path) -> None:
+    keymap = {"score_good": "ctrl+g", "score_undo": "z", "training_hold": "w"}
+    app, _ = make_app(tmp_path, keymap=keymap)
+    async with running(app) as pilot:
+        await say_and_hear(pilot)
+        await until(pilot, lambda: "not judged yet · ctrl+g good · F4 bad" in badges(app)[0])
+        await pilot.press("ctrl+g")
+        await until(pilot, lambda: "z undoes it for 2.0 s" in badges(app)[0])
+        await pilot.press("escape", "l", "w")
+        lesson = main(app).query_one("#training-text")
+        await until(pilot, lambda: "held; w goes on" in str(lesson.render()))
+
+
 # Room ----------------------------------------------------------------------------------------
 
 
