@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import resource
 import statistics
 import subprocess
@@ -418,6 +419,7 @@ def main() -> None:
         backend.stream_s = args.seconds
         calm_collector()  # as the program does
         app.run()
+        gc.freeze()
         return
     calm_collector()  # as the program does
     load = round(psutil.getloadavg()[0], 1)

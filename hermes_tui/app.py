@@ -262,4 +262,5 @@ def run_app(config: Config) -> int:
     app = HermesTui(controller, settings)
     calm_collector()
     app.run()
+    gc.freeze()  # else all that was shown is walked once more on the way out
     return app.return_code or 0
