@@ -235,7 +235,7 @@ async def idle_cpu(app: MeasuredTui, pane: str, seconds: float) -> float:
     screen = app.screen
     assert isinstance(screen, MainScreen)
     screen.press("prompt_enter" if pane == "prompt" else f"pane_{pane}")
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(1.5)  # the change of the pane itself has been drawn
     cpu, wall = time.process_time(), time.monotonic()
     await asyncio.sleep(seconds)
     return round((time.process_time() - cpu) / (time.monotonic() - wall) * 100, 2)
