@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests"))
 
 from fakes.engine import FakeEngine, FakeOrchestrator, Script  # noqa: E402
+from outcome import at_most, print_outcome  # noqa: E402
 from pydantic import SecretStr  # noqa: E402
 
 from hermes_tui_services.http import parse_json  # noqa: E402
@@ -111,8 +112,8 @@ def main() -> None:
     print("ms per turn (the least disturbed of the conversations): bookkeeping, reading the body")
     for start in range(0, TURNS, 16):
         part = slice(start, start + 16)
-        figures = f"{statistics.median(turns[part]):6.2f} {statistics.median(reading[part]):6.2f}"
-        print(f"  turns {start:3}-{start + 15:3}  {figures}")
+        row = f"{statistics.median(turns[part]):6.2f} {statistics.median(reading[part]):6.2f}"
+        print(f"  turns {start:3}-{start + 15:3}  {row}")
     early, late = statistics.median(turns[EARLY]), statistics.median(turns[LATE])
     early_read, late_read = statistics.median(reading[EARLY]), statistics.median(reading[LATE])
     whole = (late + late_read) / (early + early_read)
@@ -121,16 +122,15 @@ def main() -> None:
     )
     print(f" ({whole:.2f} with reading)")
     print(f"one sample per conversation; {size / 1e6:.2f} MB of database each")
-    result = {
-        "benchmark": "bookkeeping",
+    figures = {
         "early_ms": early,
         "late_ms": late,
         "growth": late / early,
         "growth_with_reading": whole,
-        "samples": 1,
         "database_bytes": size,
     }
-    print(json.dumps(result))
+    target = at_most("bookkeeping, last ten turns over turns 10-20", late / early, 1.2)
+    print_outcome("bookkeeping", figures, [target])
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests"))
 
 from fakes.engine import FakeEngine, FakeOrchestrator  # noqa: E402
+from outcome import at_least, at_most, print_outcome  # noqa: E402
 
 KEY = "admin-key-of-the-benchmark"
 TOKENS_ONE, TOKENS_MANY, STREAMS = 32, 128, 64
@@ -264,7 +265,13 @@ def main() -> None:
     print(f"  through the gateway    {figures['gateway_tokens_per_s']:8.0f}", end="")
     print(f"  ({figures['rate_share']:.0%})")
     print(f"  at most, without pace  {figures['most_tokens_per_s']:8.0f}")
-    print(json.dumps({"benchmark": "gateway", **figures}))
+    targets = [
+        at_most("added to a completion at one stream, median ms", figures["added_ms"], 3.0),
+        at_least(
+            f"tokens/s at {STREAMS} streams, gateway over engine alone", figures["rate_share"], 0.9
+        ),
+    ]
+    print_outcome("gateway", figures, targets)
 
 
 if __name__ == "__main__":
