@@ -253,7 +253,12 @@ def main() -> None:
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        asyncio.run(serve(Path(options.serve[0]), float(options.serve[1])))
+        import uvicorn
+
+        # The event loop that the product serves on: uvloop where it is installed.
+        loop_factory = uvicorn.Config("").get_loop_factory()
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(serve(Path(options.serve[0]), float(options.serve[1])))
         return
     with tempfile.TemporaryDirectory() as directory:
         figures = _measured(Path(directory), options.rounds)
