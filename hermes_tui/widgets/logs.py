@@ -166,6 +166,14 @@ class LogView(Acts, ScrollView, can_focus=True):
         self.following = True
         self.scroll_to(y=len(self._shown), animate=False, force=True)
 
+    def action_page_up(self) -> None:
+        """Move up by what is in view; at once, so that the next press starts from there."""
+        self.scroll_page_up(animate=False, force=True)
+
+    def action_page_down(self) -> None:
+        """Move down by what is in view; at once, so that the next press starts from there."""
+        self.scroll_page_down(animate=False, force=True)
+
     def do_logs_find(self) -> None:
         """Ask what to find."""
         self.post_message(LogSearchWanted("find", self.sought))
