@@ -483,7 +483,7 @@ async def test_a_rollback_is_a_new_version_with_an_old_ones_state(
     async with bench.running() as orchestrator:
         await _steps(bench, orchestrator, 2)
         await orchestrator.pause()
-        assert orchestrator.status()["kept_versions"] == [0, 1, 2]
+        await until(lambda: orchestrator.status()["kept_versions"] == [0, 1, 2])
         row = await orchestrator.rollback(version)
         assert orchestrator.status()["paused"]
         await orchestrator.resume()
