@@ -33,10 +33,15 @@ class FakeRole(RoleConfig):
     """Addresses of the processes it comes after."""
 
 
+WARM_UP_S = 0.3
+"""Real roles take a moment to start; the supervisor looks at their stage twenty times a second."""
+
+
 def build(config: FakeRole) -> Starlette:
     print(f"hello from {config.serve.name}", flush=True)
     behaviour = config.behaviour
     report_stage(config.serve, "warming up")
+    time.sleep(WARM_UP_S)
     if behaviour == "broken":
         raise StackError("the flux capacitor is empty")
     if behaviour == "misconfigured":
