@@ -363,6 +363,7 @@ async def test_health_and_status(gateway: Gateway) -> None:
     assert status["policy_version"] == 0
     assert status["waiting"].startswith("0 of 1 scored")
     assert status["untrained"] == {"sampling_mismatch": 1}
+    assert 0 < status["store"]["num_bytes"] < status["store"]["max_bytes"]
     assert status["episodes"] == {"open": 1}
     assert status["learner"] == {"reachable": False, "pid": None}
     assert status["engine"]["backend"] == "fake"

@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
+from fakes.clock import Clock
 from fakes.siblings import complete, scored, sibling
 
 from hermes_tui_training.groups import waiting_text
 from hermes_tui_training.store import ConflictError, Store
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
-    made = Store(tmp_path / "trajectories.db", now=clock)
-    yield made
-    made.close()
 
 
 def claim(store: Store, *, limit: int = 10, timed_out: bool = False) -> list[list[str]]:

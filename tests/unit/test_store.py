@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.clock import Clock
 
 from hermes_tui_services.errors import ConfigError
 from hermes_tui_training.protocol import EventKind
@@ -22,28 +22,6 @@ from hermes_tui_training.store import (
 )
 from hermes_tui_training.store_base import EVENTS_KEPT
 from hermes_tui_training.types import Episode, TrainedCompletion
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
-    store = Store(tmp_path / "trajectories.db", now=clock)
-    yield store
-    store.close()
 
 
 def session(

@@ -149,6 +149,16 @@ class CheckpointConfig(Section):
     """How many policy versions to keep."""
 
 
+class StoreConfig(Section):
+    """``[training.store]``: what is recorded, in ``trajectories.db``."""
+
+    max_bytes: int = Field(4_000_000_000, ge=0)
+    """Beyond this the sessions that were used the longest ago are deleted, in whole groups and
+    with their episodes; never one that waits to be trained. 0 keeps everything."""
+    keep_s: float = Field(86_400.0, ge=0)
+    """Sessions in use within this time are kept, even where that is too much."""
+
+
 class CanaryConfig(Section):
     """``[training.canary]``: the same questions to every version, to see whether it gets better."""
 
@@ -185,6 +195,7 @@ class TrainingConfig(Section):
     lora: LoraConfig = LoraConfig()
     loss: LossConfig = LossConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    store: StoreConfig = StoreConfig()
     canary: CanaryConfig = CanaryConfig()
 
 

@@ -18,6 +18,8 @@ class EventKind(StrEnum):
     """A session key was minted or taken into use."""
     SESSION_ENDED = "session.ended"
     """A session key works no longer."""
+    SESSION_FORGOTTEN = "session.forgotten"
+    """An old session was deleted with its episodes, to make room."""
     EPISODE_OPENED = "episode.opened"
     """The first completion of a new episode began."""
     EPISODE_ENDED = "episode.ended"

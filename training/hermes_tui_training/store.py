@@ -24,6 +24,7 @@ from hermes_tui_training.rows import (
     session_from,
 )
 from hermes_tui_training.store_base import ConflictError, UnknownIdError, Writer, new_id
+from hermes_tui_training.store_retention import RetentionStore
 from hermes_tui_training.store_steps import StepStore
 from hermes_tui_training.types import (
     Base,
@@ -49,11 +50,12 @@ def hash_key(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-class Store(StepStore):
+class Store(StepStore, RetentionStore):
     """The trainer's database.
 
     Reading episodes is in ``store_episodes``, what the orchestrator does in ``store_steps``, the
-    canary's answers in ``store_canaries``, events and meta values in ``store_base``.
+    canary's answers in ``store_canaries``, what bounds the size in ``store_retention``, events and
+    meta values in ``store_base``.
     """
 
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:

@@ -14,6 +14,7 @@ from hermes_tui_services.serving import report_stage, run_role
 from hermes_tui_training.config import TrainerRole
 from hermes_tui_training.gateway.app import create_app
 from hermes_tui_training.model import prepare_model
+from hermes_tui_training.retention import keep_within
 from hermes_tui_training.store import Store
 
 
@@ -72,6 +73,9 @@ async def _started(config: TrainerRole) -> AsyncIterator[Starlette]:
         canary = Canary(store=store, engine=engine, chat=chat, config=config.training.canary)
         canary.start()
         stack.push_async_callback(canary.stop)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        retention = tasks.create_task(keep_within(store, config.training.store))
+        stack.callback(retention.cancel)
         app = create_app(config, store=store, engine=engine, chat=chat, orchestrator=orchestrator)
         stack.push_async_callback(app.state.services.drain)
         yield app

@@ -37,11 +37,12 @@ async def read_status(request: Request) -> Response:
 async def status_json(services: Services) -> dict[str, Any]:
     """Return the trainer's state."""
     store, engine = services.store, services.engine
-    episodes, units, untrained, sessions = await asyncio.gather(
+    episodes, units, untrained, sessions, num_bytes = await asyncio.gather(
         asyncio.to_thread(store.num_episodes),
         asyncio.to_thread(store.units),
         asyncio.to_thread(store.untrained),
         asyncio.to_thread(store.num_sessions),
+        asyncio.to_thread(store.num_bytes),
     )
     trainer = services.orchestrator.status()
     return {
@@ -51,6 +52,7 @@ async def status_json(services: Services) -> dict[str, Any]:
         "episodes": episodes,
         "sessions": sessions,
         "untrained": untrained,
+        "store": {"num_bytes": num_bytes, "max_bytes": services.config.training.store.max_bytes},
         "waiting": _waiting_text(services, units, episodes),
         "learner": await asyncio.to_thread(_learner_json, services.config.learner_run_file),
         "engine": {"backend": engine.backend, **asdict(engine.stats())},
