@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import sys
 from collections import deque
@@ -32,8 +33,13 @@ _ENV_DROPPED_PREFIXES = ("HERMES_TUI__", "HERMES_UPSTREAM_")
 """Settings, keys among them: a child reads its resolved configuration instead."""
 
 
-def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of every child: the user's, without our settings and keys."""
+MARK = "HERMES_TUI_CHILD"
+"""Environment variable that everything a child starts inherits: what outlives its parents, in a
+session of its own, is still known by it."""
+
+
+def child_environment(environ: Mapping[str, str], mark: str) -> dict[str, str]:
+    """Return the environment of a child: the user's, without our settings and keys."""
     kept = {
         name: value
         for name, value in environ.items()
@@ -42,6 +48,7 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
     # Spinning OpenMP threads of two torch processes starve each other on a small machine.
     kept.setdefault("OMP_WAIT_POLICY", "passive")
     kept["PYTHONUNBUFFERED"] = "1"
+    kept[MARK] = mark
     return kept
 
 
@@ -49,16 +56,23 @@ class Child:
     """A running child process. Make one with ``spawn``; always ``end`` it."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, lifeline: int, output: int, log: RotatingLog
+        self,
+        process: asyncio.subprocess.Process,
+        mark: str,
+        lifeline: int,
+        output: int,
+        log: RotatingLog,
     ) -> None:
         self.pid = process.pid
         self.tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
         """Its last lines of output."""
         self._process = process
+        self._mark = mark
         self._lifeline: int | None = lifeline
         self._log = log
         self._log_failed = False
         self._known: set[int] = set()
+        """Descendants that were seen; some may have cleared their environment."""
         self._pump = asyncio.create_task(self._read_output(output), name=f"log-{process.pid}")
 
     @classmethod
@@ -78,6 +92,7 @@ class Child:
             log: takes what it writes; closed with the child.
             environ: what the child's environment is made from.
         """
+        mark = secrets.token_hex(8)
         lifeline_read, lifeline = os.pipe()
         output, output_write = os.pipe()
         try:
@@ -90,7 +105,7 @@ class Child:
                 stdin=lifeline_read,
                 stdout=output_write,
                 stderr=output_write,
-                env=child_environment(environ),
+                env=child_environment(environ, mark),
                 start_new_session=True,
             )
         except BaseException:
@@ -101,7 +116,7 @@ class Child:
         finally:
             os.close(lifeline_read)
             os.close(output_write)
-        return cls(process, lifeline, output, log)
+        return cls(process, mark, lifeline, output, log)
 
     @property
     def returncode(self) -> int | None:
@@ -157,13 +172,17 @@ class Child:
         return left
 
     def _members(self) -> list[int]:
-        """Return the live processes of its session, and those it was seen to start."""
+        """Return what lives of its session, of its known descendants, and what bears its mark."""
         members = []
         for process in psutil.process_iter(["status"]):
             if process.info["status"] == psutil.STATUS_ZOMBIE:
                 continue
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if process.pid in self._known or os.getsid(process.pid) == self.pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
+                if (
+                    process.pid in self._known
+                    or os.getsid(process.pid) == self.pid
+                    or process.environ().get(MARK) == self._mark
+                ):
                     members.append(process.pid)
         return members
 

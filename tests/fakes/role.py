@@ -27,8 +27,9 @@ class FakeRole(RoleConfig):
 
     behaviour: str = ""
     """"", "dies" (soon after it is ready), "broken" (cannot start), "misconfigured", "stubborn"
-    (ignores SIGTERM and its lifeline), "slow" (never ready), "forks" (starts a child), "busy" (its
-    session has a turn running until its run directory holds a file ``rest``)."""
+    (ignores SIGTERM and its lifeline), "slow" (never ready), "forks" (starts a child), "forks away"
+    (one in a session of its own), "busy" (its session has a turn running until its run directory
+    holds a file ``rest``)."""
     seen: dict[str, str] = Field(default_factory=dict)
     """Addresses of the processes it comes after."""
 
@@ -52,7 +53,7 @@ def build(config: FakeRole) -> Starlette:
         _ignore_everything()
     if behaviour == "dies":
         threading.Timer(0.05, _die).start()
-    if behaviour == "forks":
+    if behaviour.startswith("forks"):
         _fork(config)
 
     async def health(_: Request) -> JSONResponse:
@@ -89,6 +90,8 @@ def _fork(config: FakeRole) -> None:
     assert config.serve.run_file
     pid = os.fork()
     if pid == 0:
+        if config.behaviour == "forks away":
+            os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
         os._exit(0)

@@ -175,11 +175,24 @@ async def test_one_deadline_for_a_stubborn_child(tmp_path: Path) -> None:
     assert not [pid for pid in pids if is_alive(pid)]
 
 
-async def test_stop_takes_what_a_child_started(tmp_path: Path) -> None:
-    async with running(fake_plan(tmp_path, worker_0="forks")):
+@pytest.mark.parametrize("behaviour", ["forks", "forks away"])
+async def test_stop_takes_what_a_child_started(tmp_path: Path, behaviour: str) -> None:
+    async with running(fake_plan(tmp_path, worker_0=behaviour)):
         grandchild = int((tmp_path / "run" / "grandchild").read_text())
         assert is_alive(grandchild)
     assert not is_alive(grandchild)
+
+
+async def test_a_child_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
+    file = tmp_path / "run" / "grandchild"
+    async with running(fake_plan(tmp_path, worker_0="forks away")) as stack:
+        grandchild = int(file.read_text())
+        worker = stack.process("worker-0")
+        assert worker.pid
+        os.kill(worker.pid, signal.SIGKILL)
+        await until(lambda: not is_alive(grandchild))
+        await until(lambda: worker.state is ProcessState.READY)
+        assert is_alive(int(file.read_text()))
 
 
 async def test_pairs_grow_and_shrink(tmp_path: Path) -> None:
