@@ -39,10 +39,15 @@ from textual.pilot import Pilot  # noqa: E402
 from hermes_tui import app as app_module  # noqa: E402
 from hermes_tui.actions import PANES  # noqa: E402
 from hermes_tui.app import HermesTui, ScreenSettings, calm_collector  # noqa: E402
-from hermes_tui.core.backend import TextArrived, ToolCalled, ToolReturned, TurnEvent  # noqa: E402
 from hermes_tui.core.controller import Controller  # noqa: E402
 from hermes_tui.core.events import Turn  # noqa: E402
 from hermes_tui.screens.main import MainScreen  # noqa: E402
+from hermes_tui_services.updates import (  # noqa: E402
+    TextArrived,
+    ToolCalled,
+    ToolReturned,
+    TurnUpdate,
+)
 
 SIZE = (120, 40)
 TOKENS_PER_S = 1_000
@@ -69,14 +74,14 @@ class StreamingBackend(FakeBackend):
 
     stream_s = 10.0
 
-    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
+    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnUpdate]:
         """Stream words and their tokens at ``TOKENS_PER_S``."""
         episode_id, completion_id = self._open_episode(session_id, text)
         ids = {"session_id": session_id, "episode_id": episode_id, "completion_id": completion_id}
         if text == "tool":
             yield ToolCalled(call_id="c", name="read_file", arguments='{"path": "log"}')
             lines = "\n".join(f"{i}: a line of a log" for i in range(NUM_TOOL_LINES))
-            yield ToolReturned(call_id="c", result=lines)
+            yield ToolReturned(call_id="c", output=lines)
         began, sent = time.monotonic(), 0
         while (now := time.monotonic()) - began < self.stream_s:
             due = int((now - began) * TOKENS_PER_S) - sent
@@ -91,7 +96,7 @@ class StreamingBackend(FakeBackend):
                 policy_versions=[7] * due,
             )
             sent += due
-            yield TextArrived(delta="".join(texts))
+            yield TextArrived(text="".join(texts))
             await asyncio.sleep(BEAT_S)
         self._record(episode_id, completion_id, text, make_tokens(["done"], [-0.1]))
 

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
-from hermes_tui.core import backend
 from hermes_tui.core.client import ControlClient
 from hermes_tui.core.config import Config
 from hermes_tui.core.controller import Controller
@@ -33,8 +32,9 @@ from hermes_tui.core.rows import (
 from hermes_tui.core.secrets import read_keys
 from hermes_tui.core.status import StackStatus, SystemSample
 from hermes_tui.supervisor.launch import ensure_supervisor, find_supervisor, stop_supervisor
-from hermes_tui_services import client as agent
+from hermes_tui_services.client import AgentClient
 from hermes_tui_services.errors import ServiceError
+from hermes_tui_services.updates import TurnUpdate
 from hermes_tui_training.client import InferenceClient
 
 Client = TypeVar("Client")
@@ -61,7 +61,7 @@ class RemoteBackend:
         self._config = config
         self._run_dir = RunDir.of(config)
         self._control: ControlClient | None = None
-        self._agent: agent.AgentClient | None = None
+        self._agent: AgentClient | None = None
         self._inference: InferenceClient | None = None
         self._inference_url = ""
         self._session_keys: dict[str, SecretStr] = {}
@@ -98,7 +98,7 @@ class RemoteBackend:
         keys = read_keys(self._run_dir)
         if keys is None or status.agent_gateway is None:
             raise ServiceError(f"the stack in {self._run_dir.root} is not ready")
-        self._agent = agent.AgentClient(status.agent_gateway, keys.agent_admin_key)
+        self._agent = AgentClient(status.agent_gateway, keys.agent_admin_key)
         if status.inference_gateway:
             self._inference_url = status.inference_gateway
             self._inference = InferenceClient(status.inference_gateway, keys.inference_admin_key)
@@ -201,7 +201,7 @@ class RemoteBackend:
         else:
             await self._inference.end_session(session_id)
 
-    async def turn(self, session_id: str, text: str) -> AsyncIterator[backend.TurnEvent]:
+    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnUpdate]:
         """Run one turn; it goes on when this view leaves.
 
         The agent gateway remembers the key of a session that another view started.
@@ -215,8 +215,7 @@ class RemoteBackend:
             background=True,
         )
         async for update in updates:
-            if (event := _turn_event(update)) is not None:
-                yield event
+            yield update
 
     async def interrupt(self, session_id: str) -> None:
         """Stop a session's turn in flight."""
@@ -287,7 +286,7 @@ class RemoteBackend:
         return _present(self._control, "the supervisor")
 
     @property
-    def _gateway(self) -> agent.AgentClient:
+    def _gateway(self) -> AgentClient:
         return _present(self._agent, "the agent gateway")
 
     @property
@@ -321,32 +320,3 @@ async def _answers(control: ControlClient) -> bool:
 
 def _process_rows(status: StackStatus) -> list[ProcessRow]:
     return [ProcessRow.from_wire(row.model_dump(mode="json")) for row in status.processes]
-
-
-def _turn_event(update: agent.TurnUpdate) -> backend.TurnEvent | None:
-    """Return what the agent service says in the controller's words; None for what adds nothing."""
-    match update:
-        case agent.TextArrived(text=text):
-            return backend.TextArrived(delta=text)
-        case agent.ReasoningArrived(text=text):
-            return backend.ThoughtArrived(delta=text)
-        case agent.ToolCalled(call_id=call_id, name=name, arguments=arguments):
-            return backend.ToolCalled(call_id=call_id, name=name, arguments=arguments)
-        case agent.ToolReturned(call_id=call_id, output=output):
-            return backend.ToolReturned(call_id=call_id, result=output)
-        case agent.ApprovalRequested():
-            question = f"{update.description}\n\n{update.command}" if update.command else ""
-            return backend.ApprovalAsked(
-                approval_id=update.approval_id,
-                question=question or update.description,
-                choices=update.choices,
-                free=update.kind == "clarify",
-                expires_at=update.expires_at,
-            )
-        case agent.TurnCompleted(usage=usage):
-            return backend.TurnCompleted(num_tokens=int(usage.get("output_tokens", 0)))
-        case agent.TurnFailed() if update.interrupted:
-            return backend.TurnCompleted(interrupted=True)
-        case agent.TurnFailed(message=message):
-            return backend.TurnFailed(message=message)
-    return None

@@ -16,7 +16,8 @@ from hermes_tui_services.errors import ConfigError, HermesTuiError
 if TYPE_CHECKING:
     import asyncio
 
-    from hermes_tui_services.client import AgentClient, ApprovalRequested
+    from hermes_tui_services.client import AgentClient
+    from hermes_tui_services.updates import ApprovalRequested
 
 _MODEL = "hermes-agent"
 _QUIT = ("quit", "exit", "q")
@@ -125,7 +126,7 @@ def _turn(runner: asyncio.Runner, turn: Coroutine[object, object, None]) -> None
 
 async def _show_turn(client: AgentClient, session_key: str, message: str, route: _Route) -> None:
     from hermes_tui.core.text import clean
-    from hermes_tui_services import client as agent
+    from hermes_tui_services import updates
 
     click.echo("Agent: ", nl=False)
     async for update in client.turn(
@@ -136,15 +137,15 @@ async def _show_turn(client: AgentClient, session_key: str, message: str, route:
         inf_model=route.model,
     ):
         match update:
-            case agent.TextArrived():
+            case updates.TextArrived():
                 click.echo(clean(update.text), nl=False)
-            case agent.ToolCalled():
+            case updates.ToolCalled():
                 click.echo(f"\n[tool] {clean(update.name)} {clean(update.arguments)}")
-            case agent.ToolReturned():
+            case updates.ToolReturned():
                 click.echo(f"[result] {clean(update.output)[:500]}")
-            case agent.ApprovalRequested():
+            case updates.ApprovalRequested():
                 await _ask(client, session_key, update)
-            case agent.TurnFailed():
+            case updates.TurnFailed():
                 click.echo(f"\nError: {clean(update.message)}")
     click.echo("\n")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -20,78 +19,7 @@ from hermes_tui.core.rows import (
     TrainerRow,
 )
 from hermes_tui.core.status import SystemSample
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextArrived:
-    """Words of the agent."""
-
-    delta: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThoughtArrived:
-    """Words that the model thinks before it speaks."""
-
-    delta: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCalled:
-    """The agent called a tool."""
-
-    call_id: str
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolReturned:
-    """A tool answered."""
-
-    call_id: str
-    result: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalAsked:
-    """The agent needs a person's word."""
-
-    approval_id: str
-    question: str
-    choices: tuple[str, ...]
-    """What may be answered."""
-    free: bool = False
-    """Whether any text will do: then the choices are suggestions."""
-    expires_at: float | None = None
-    """When silence becomes a no, seconds since the epoch; None is never."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnCompleted:
-    """The turn is done."""
-
-    num_tokens: int = 0
-    interrupted: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnFailed:
-    """The turn broke off."""
-
-    message: str
-
-
-TurnEvent = (
-    TextArrived
-    | ThoughtArrived
-    | ToolCalled
-    | ToolReturned
-    | ApprovalAsked
-    | TurnCompleted
-    | TurnFailed
-)
-"""What a running turn tells."""
+from hermes_tui_services.updates import TurnUpdate
 
 
 class Backend(Protocol):
@@ -191,7 +119,7 @@ class Backend(Protocol):
         """Make a kept version's weights current again, under a new number."""
         ...
 
-    def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
+    def turn(self, session_id: str, text: str) -> AsyncIterator[TurnUpdate]:
         """Run one turn of the agent."""
         ...
 

@@ -7,17 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hermes_tui.core.backend import (
-    ApprovalAsked,
-    Backend,
-    TextArrived,
-    ThoughtArrived,
-    ToolCalled,
-    ToolReturned,
-    TurnCompleted,
-    TurnEvent,
-    TurnFailed,
-)
+from hermes_tui.core.backend import Backend
 from hermes_tui.core.compare import Comparison
 from hermes_tui.core.events import (
     ApprovalRequested,
@@ -30,6 +20,7 @@ from hermes_tui.core.events import (
 )
 from hermes_tui.core.follower import Follower
 from hermes_tui.core.rows import EpisodeRow
+from hermes_tui_services import updates
 from hermes_tui_services.errors import HermesTuiError
 
 TASK_ID = "chat"
@@ -147,16 +138,17 @@ class Controller(Follower):
     async def run_turn(self, turn: Turn) -> None:
         """Run a turn that was begun; returns when it has ended, however it did."""
         try:
-            async for event in self._backend.turn(turn.session_id, turn.user_text):
-                self._on_turn_event(turn, event)
+            async for update in self._backend.turn(turn.session_id, turn.user_text):
+                self._on_update(turn, update)
                 self._tell(TurnChanged(turn=turn))
         except HermesTuiError as error:
-            self._on_turn_event(turn, TurnFailed(message=str(error)))
+            self._on_update(turn, updates.TurnFailed(message=str(error)))
         except asyncio.CancelledError:
             turn.state = "interrupted"
             raise
         if turn.state == "running":
-            self._on_turn_event(turn, TurnFailed(message="the answer broke off without an end"))
+            broken = updates.TurnFailed(message="the answer broke off without an end")
+            self._on_update(turn, broken)
         self._tell(TurnChanged(turn=turn))
         if self.state.info.training:
             await self.attempt(self._after_turn(turn))
@@ -166,24 +158,26 @@ class Controller(Follower):
         if latest := self.state.latest(turn.session_id):
             await self._load(latest.episode_id)
 
-    def _on_turn_event(self, turn: Turn, event: TurnEvent) -> None:
-        match event:
-            case TextArrived(delta=delta):
-                turn.add_text(delta)
-            case ThoughtArrived(delta=delta):
-                turn.add_thought(delta)
-            case ToolCalled(call_id=call_id, name=name, arguments=arguments):
+    def _on_update(self, turn: Turn, update: updates.TurnUpdate) -> None:
+        match update:
+            case updates.TextArrived(text=text):
+                turn.add_text(text)
+            case updates.ReasoningArrived(text=text):
+                turn.add_thought(text)
+            case updates.ToolCalled(call_id=call_id, name=name, arguments=arguments):
                 turn.parts.append(ToolPart(call_id=call_id, name=name, arguments=arguments))
-            case ToolReturned(call_id=call_id, result=result):
+            case updates.ToolReturned(call_id=call_id, output=output):
                 for part in turn.parts:
                     if isinstance(part, ToolPart) and part.call_id == call_id:
-                        part.result = result
-            case ApprovalAsked():
-                self._ask(turn, event)
-            case TurnCompleted(num_tokens=num_tokens, interrupted=interrupted):
-                turn.num_tokens = turn.num_tokens or num_tokens
-                turn.state = "interrupted" if interrupted else "completed"
-            case TurnFailed(message=message):
+                        part.result = output
+            case updates.ApprovalRequested():
+                self._ask(turn, update)
+            case updates.TurnCompleted(usage=usage):
+                turn.num_tokens = turn.num_tokens or usage.get("output_tokens", 0)
+                turn.state = "completed"
+            case updates.TurnFailed() if update.interrupted:
+                turn.state = "interrupted"
+            case updates.TurnFailed(message=message):
                 turn.state, turn.error = "failed", message
         if turn.state != "running":
             self._withdraw(turn.session_id)
@@ -217,13 +211,13 @@ class Controller(Follower):
 
     # What the agent asks -------------------------------------------------------------------
 
-    def _ask(self, turn: Turn, asked: ApprovalAsked) -> None:
+    def _ask(self, turn: Turn, asked: updates.ApprovalRequested) -> None:
         request = ApprovalRequested(
             session_id=turn.session_id,
             approval_id=asked.approval_id,
-            question=asked.question,
+            question="\n\n".join(filter(None, (asked.description, asked.command))),
             choices=asked.choices,
-            free=asked.free or not asked.choices,
+            free=asked.kind == "clarify" or not asked.choices,
             expires_at=asked.expires_at,
         )
         self.state.asked[request.approval_id] = request

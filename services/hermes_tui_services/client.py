@@ -2,116 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
-from hermes_tui_services.errors import ServiceError
-from hermes_tui_services.http import SseEvent, api_error_from, iter_sse
-from hermes_tui_services.protocol import INTERRUPTED, SESSION_KEY_HEADER, path_key
+from hermes_tui_services.errors import RefusedError, ServiceError
+from hermes_tui_services.http import api_error_from, iter_sse
+from hermes_tui_services.protocol import SESSION_KEY_HEADER, path_key
+from hermes_tui_services.updates import TurnCompleted, TurnFailed, TurnUpdate, update_of
 
 CALL_TIMEOUT_S = 30.0
 """How long a call that is no turn may take."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnStarted:
-    """The turn was taken; it may wait behind others of its session."""
-
-    response_id: str
-    run_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextArrived:
-    """The next piece of the reply."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasoningArrived:
-    """The next piece of the model's reasoning."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCalled:
-    """The agent called a tool."""
-
-    call_id: str
-    name: str
-    arguments: str
-    """JSON text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolReturned:
-    """A tool came back."""
-
-    call_id: str
-    name: str
-    output: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRequested:
-    """The turn waits for a person."""
-
-    approval_id: str
-    kind: str
-    """``command``: may this run? ``clarify``: what is meant?"""
-    description: str
-    choices: tuple[str, ...]
-    """What may be answered; for ``clarify`` suggestions, any text will do."""
-    expires_at: float
-    """Unix seconds; silence until then is a no."""
-    command: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnCompleted:
-    """The turn is over and part of the conversation."""
-
-    text: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    usage: Mapping[str, int] = field(default_factory=dict)
-    incomplete_reason: str | None = None
-    """``max_output_tokens`` or ``max_turns`` when the agent had to stop; else None."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnFailed:
-    """The turn is over without an answer; it is no part of the conversation, unless it was
-    interrupted.
-    """
-
-    message: str
-    code: str | None = None
-    text: str = ""
-    """What there was of the reply."""
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether it was stopped: then the conversation keeps its text."""
-        return self.code == INTERRUPTED
-
-
-TurnUpdate = (
-    TurnStarted
-    | TextArrived
-    | ReasoningArrived
-    | ToolCalled
-    | ToolReturned
-    | ApprovalRequested
-    | TurnCompleted
-    | TurnFailed
-)
 
 
 class AgentClient:
@@ -189,7 +93,7 @@ class AgentClient:
         headers = {SESSION_KEY_HEADER.encode(): session_key.encode()}
         async with self._stream("/v1/responses", body, headers) as answer:
             async for event in iter_sse(answer):
-                update = _update(event)
+                update = update_of(event.json())
                 if update is not None:
                     yield update
                 if isinstance(update, TurnCompleted | TurnFailed):
@@ -241,7 +145,7 @@ class AgentClient:
         except httpx.TransportError as error:
             raise self._gone(error) from error
         if answer.status_code != 200:
-            raise ServiceError(api_error_from(answer).message)
+            raise RefusedError(api_error_from(answer))
         result: dict[str, Any] = answer.json()
         return result
 
@@ -256,7 +160,7 @@ class AgentClient:
             ) as answer:
                 if answer.status_code != 200:
                     await answer.aread()
-                    raise ServiceError(api_error_from(answer).message)
+                    raise RefusedError(api_error_from(answer))
                 yield answer
         except httpx.TransportError as error:
             raise self._gone(error) from error
@@ -264,57 +168,3 @@ class AgentClient:
     def _gone(self, error: Exception) -> ServiceError:
         cause = str(error) or type(error).__name__
         return ServiceError(f"The agent gateway at {self._url} does not answer: {cause}.")
-
-
-def _update(event: SseEvent) -> TurnUpdate | None:
-    """Return what a response event says; None for kinds that add nothing."""
-    data = event.json()
-    match data["type"]:
-        case "response.created":
-            response = data["response"]
-            run_id = response["metadata"].get("run_id", "")
-            return TurnStarted(response_id=response["id"], run_id=run_id)
-        case "response.output_text.delta":
-            return TextArrived(text=data["delta"])
-        case "response.reasoning_text.delta":
-            return ReasoningArrived(text=data["delta"])
-        case "response.function_call":
-            return ToolCalled(
-                call_id=data["call_id"], name=data["name"], arguments=data["arguments"]
-            )
-        case "response.function_call_output":
-            return ToolReturned(call_id=data["call_id"], name=data["name"], output=data["output"])
-        case "response.approval_requested":
-            return ApprovalRequested(
-                approval_id=data["approval_id"],
-                kind=data["kind"],
-                description=data["description"],
-                choices=tuple(data["choices"]),
-                expires_at=data["expires_at"],
-                command=data.get("command"),
-            )
-        case "response.completed":
-            return _completed(data["response"])
-        case "response.failed":
-            response = data["response"]
-            error = response["error"]
-            return TurnFailed(message=error["message"], code=error["code"], text=_text_of(response))
-    return None
-
-
-def _completed(response: dict[str, Any]) -> TurnCompleted:
-    return TurnCompleted(
-        text=_text_of(response),
-        metadata=response["metadata"],
-        usage=response["usage"] or {},
-        incomplete_reason=(response["incomplete_details"] or {}).get("reason"),
-    )
-
-
-def _text_of(response: dict[str, Any]) -> str:
-    return "".join(
-        part["text"]
-        for item in response["output"]
-        if item["type"] == "message"
-        for part in item["content"]
-    )

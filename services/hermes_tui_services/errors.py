@@ -70,6 +70,20 @@ class ApiError(HermesTuiError):
         }
 
 
+class RefusedError(ServiceError):
+    """Another process answered a client of ours with an error.
+
+    Args:
+        error: the answer; its status, code and param are kept.
+    """
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.message)
+        self.status = error.status
+        self.code = error.code
+        self.param = error.param
+
+
 _INVALID = "invalid_request_error"
 _TYPES = {
     401: "authentication_error",

@@ -14,7 +14,8 @@ import httpx
 import pytest
 from fakes.served import Served, is_alive, until
 
-from hermes_tui_services import client as agent
+from hermes_tui_services.client import AgentClient
+from hermes_tui_services.updates import TextArrived
 from hermes_tui_training.client import InferenceClient
 
 pytestmark = [pytest.mark.embedded, pytest.mark.timeout(600)]
@@ -69,7 +70,7 @@ async def test_a_conversation_a_score_and_new_weights(
     gateway, key = ready["inference_gateway"], keys["inference_admin_key"]
     async with (
         InferenceClient(gateway, key) as trainer,
-        agent.AgentClient(ready["agent_gateway"], keys["agent_admin_key"]) as hermes,
+        AgentClient(ready["agent_gateway"], keys["agent_admin_key"]) as hermes,
     ):
         session = await trainer.start_session("greet")
         before = (await trainer.status())["policy_version"]
@@ -82,7 +83,7 @@ async def test_a_conversation_a_score_and_new_weights(
                 session_api_key=session["api_key"],
             )
         ]
-        assert sum(isinstance(update, agent.TextArrived) for update in updates) > 1
+        assert sum(isinstance(update, TextArrived) for update in updates) > 1
         (row,) = await trainer.episodes(session_id=session["session_id"])
         episode = await trainer.episode(row["episode_id"])
         completion = episode["completions"][0]

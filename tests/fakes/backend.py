@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from hermes_tui.core.backend import TextArrived, TurnCompleted, TurnEvent
 from hermes_tui.core.events import StackEvent
 from hermes_tui.core.rows import (
     CanaryRow,
@@ -25,6 +24,8 @@ from hermes_tui.core.rows import (
 )
 from hermes_tui.core.status import GpuSample, SystemSample
 from hermes_tui_services.errors import ApiError, HermesTuiError
+from hermes_tui_services.protocol import INTERRUPTED
+from hermes_tui_services.updates import TextArrived, TurnCompleted, TurnFailed, TurnUpdate
 
 REPLY = ["Hello", " Ada", ",", " it", "'s", " a", " pleasure", " to", " meet", " you", "!"]
 LOGPROBS = [-0.1, -0.4, -0.02, -1.2, -0.05, -0.3, -1.92, -0.01, -0.02, -0.01, -0.7]
@@ -70,7 +71,7 @@ class FakeBackend:
         self.training = training
         self.reply: list[str] = list(REPLY)
         self.logprobs: list[float] = list(LOGPROBS)
-        self.turn_events: list[TurnEvent] = []
+        self.turn_events: list[TurnUpdate] = []
         self.hold: int | None = None
         self.gate = asyncio.Event()
         self.start_gate: asyncio.Event | None = None
@@ -310,7 +311,7 @@ class FakeBackend:
         self._called("roll_back", policy_version)
         self.trainer_row = replace(self.trainer_row, policy_version=8)
 
-    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
+    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnUpdate]:
         self._called("turn", session_id, text)
         self._interrupted = False
         for event in self.turn_events:
@@ -325,9 +326,12 @@ class FakeBackend:
                 break
             self._emit_token(session_id, episode_id, completion_id, token)
             spoken = number + 1
-            yield TextArrived(delta=token.text)
+            yield TextArrived(text=token.text)
         self._record(episode_id, completion_id, text, tokens[:spoken])
-        yield TurnCompleted(num_tokens=spoken, interrupted=self._interrupted)
+        if self._interrupted:
+            yield TurnFailed(message="stopped", code=INTERRUPTED)
+        else:
+            yield TurnCompleted(text="".join(self.reply), usage={"output_tokens": spoken})
 
     def _open_episode(self, session_id: str, text: str) -> tuple[str, str]:
         mine = [d for d in self.details.values() if d.row.session_id == session_id]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from fakes.inference import ADMIN_KEY, running_gateway
 
-from hermes_tui_services.errors import ServiceError, TrainingError
-from hermes_tui_training.client import InferenceClient, RefusedError
+from hermes_tui_services.errors import RefusedError, ServiceError, TrainingError
+from hermes_tui_training.client import InferenceClient
 from hermes_tui_training.config import GroupConfig, TrainingConfig
 from hermes_tui_training.orchestrator import UnknownVersionError
 from hermes_tui_training.types import CanaryAnswer

@@ -19,10 +19,15 @@ from fakes.screen import add_past
 from fakes.served import Served, is_alive
 
 from hermes_tui.actions import ACTIONS, BY_ID
-from hermes_tui.core.backend import ApprovalAsked, ThoughtArrived, ToolCalled, ToolReturned
 from hermes_tui.core.controller import Controller
 from hermes_tui.plain import Plain
 from hermes_tui.plain_commands import COMMANDS
+from hermes_tui_services.updates import (
+    ApprovalRequested,
+    ReasoningArrived,
+    ToolCalled,
+    ToolReturned,
+)
 
 DEADLINE_S = 10.0
 
@@ -181,12 +186,12 @@ async def test_the_past_is_listed_and_opened() -> None:
 async def test_tools_thoughts_and_long_answers() -> None:
     talk = Talk()
     talk.backend.turn_events = [
-        ThoughtArrived(delta="hm, "),
-        ThoughtArrived(delta="files"),
+        ReasoningArrived(text="hm, "),
+        ReasoningArrived(text="files"),
         ToolCalled(call_id="a", name="read", arguments='{"path": "x"}'),
         ToolCalled(call_id="b", name="list", arguments="{}"),
-        ToolReturned(call_id="a", result="\n".join(f"line {i}" for i in range(35_000))),
-        ToolReturned(call_id="b", result="\x1b[2Jnone"),
+        ToolReturned(call_id="a", output="\n".join(f"line {i}" for i in range(35_000))),
+        ToolReturned(call_id="b", output="\x1b[2Jnone"),
     ]
     assert await talk.all("hello") == 0
     said = talk.text.splitlines()
@@ -198,7 +203,7 @@ async def test_tools_thoughts_and_long_answers() -> None:
     assert "\x1b" not in talk.text
 
 
-def ask(talk: Talk, asked: ApprovalAsked) -> None:
+def ask(talk: Talk, asked: ApprovalRequested) -> None:
     """Have the next turn ask, and wait for the answer."""
     talk.backend.turn_events = [asked]
     talk.backend.hold = 0
@@ -213,7 +218,9 @@ def ask(talk: Talk, asked: ApprovalAsked) -> None:
 
 async def test_the_agent_asks_and_the_next_line_answers() -> None:
     talk = Talk()
-    asked = ApprovalAsked(approval_id="q", question="rm?", choices=("once", "session", "deny"))
+    asked = ApprovalRequested(
+        approval_id="q", description="rm?", choices=("once", "session", "deny")
+    )
     ask(talk, asked)
     assert await talk.all("hello", "maybe", "2", "/good") == 0
     assert ("approve", "session") in talk.done
@@ -223,7 +230,9 @@ async def test_the_agent_asks_and_the_next_line_answers() -> None:
 
 async def test_the_end_of_the_lines_is_a_no() -> None:
     talk = Talk()
-    talk.backend.turn_events = [ApprovalAsked(approval_id="q", question="?", choices=("deny",))]
+    talk.backend.turn_events = [
+        ApprovalRequested(approval_id="q", description="?", choices=("deny",))
+    ]
     talk.backend.hold = 0
     assert await talk.all("hello") == 0
     assert ("approve", "deny") in talk.done
@@ -318,7 +327,9 @@ async def test_replies_are_compared_and_picked() -> None:
 
 async def test_any_text_answers_a_free_question() -> None:
     talk = Talk()
-    asked = ApprovalAsked(approval_id="q", question="which?", choices=("red",), free=True)
+    asked = ApprovalRequested(
+        approval_id="q", kind="clarify", description="which?", choices=("red",)
+    )
     ask(talk, asked)
     assert await talk.all("hello", "/answer blue", "/answer") == 1
     assert ("approve", "blue") in talk.done

@@ -8,22 +8,21 @@ from fakes.backend import FakeBackend
 from fakes.screen import NARROW, badges, main, make_app, notices, prompt, running, say, until
 from textual.widgets import Button, Input, Static
 
-from hermes_tui import remote
 from hermes_tui.app import HermesTui
-from hermes_tui.core.backend import ApprovalAsked
 from hermes_tui.screens.approval import ApprovalScreen
 from hermes_tui.widgets.asked import AskedBar
-from hermes_tui_services import client as agent
+from hermes_tui_services.updates import ApprovalRequested
 
-COMMAND = ApprovalAsked(
+COMMAND = ApprovalRequested(
     approval_id="a1",
-    question="deletes files\n\nrm -rf [/INST] x",
+    description="deletes files",
+    command="rm -rf [/INST] x",
     choices=("once", "session", "deny"),
     expires_at=1_060.0,
 )
 
 
-def asking(tmp_path: Path, asked: ApprovalAsked = COMMAND) -> tuple[HermesTui, FakeBackend]:
+def asking(tmp_path: Path, asked: ApprovalRequested = COMMAND) -> tuple[HermesTui, FakeBackend]:
     """Return an app whose agent asks before it speaks, and waits."""
     app, backend = make_app(tmp_path)
     backend.turn_events = [asked]
@@ -114,8 +113,8 @@ async def test_a_turn_that_ends_takes_its_question_along(tmp_path: Path) -> None
 
 
 async def test_a_clarifying_question_takes_words_or_a_suggestion(tmp_path: Path) -> None:
-    question = ApprovalAsked(
-        approval_id="a2", question="Which Ada?", choices=("Lovelace",), free=True
+    question = ApprovalRequested(
+        approval_id="a2", kind="clarify", description="Which Ada?", choices=("Lovelace",)
     )
     for press, answer in ((["m", "e", "enter"], "me"), (["tab", "enter"], "Lovelace")):
         app, backend = asking(tmp_path, question)
@@ -135,18 +134,3 @@ async def test_without_a_question_the_key_says_so(tmp_path: Path) -> None:
     async with running(app) as pilot:
         await pilot.press("ctrl+o")
         await until(pilot, lambda: "the agent asks nothing now" in notices(app))
-
-
-def test_the_services_question_arrives_with_its_kind_and_its_end() -> None:
-    asked = remote._turn_event(
-        agent.ApprovalRequested(
-            approval_id="a",
-            kind="clarify",
-            description="Which?",
-            choices=("x",),
-            expires_at=5.0,
-        )
-    )
-    assert asked == ApprovalAsked(
-        approval_id="a", question="Which?", choices=("x",), free=True, expires_at=5.0
-    )

@@ -13,7 +13,6 @@ from textual.widgets import Static
 
 from hermes_tui.actions import ACTIONS
 from hermes_tui.app import HermesTui
-from hermes_tui.core.backend import ApprovalAsked
 from hermes_tui.screens.approval import ApprovalScreen
 from hermes_tui.screens.compare import CompareScreen, SizeScreen
 from hermes_tui.screens.help import HelpScreen
@@ -22,6 +21,7 @@ from hermes_tui.widgets.asked import AskedBar
 from hermes_tui.widgets.prompt import Prompt
 from hermes_tui.widgets.sibling import SiblingView
 from hermes_tui.widgets.turn import Reply
+from hermes_tui_services.updates import ApprovalRequested
 
 
 def siblings(app: HermesTui) -> list[SiblingView]:
@@ -188,7 +188,9 @@ async def test_the_number_of_replies_is_checked(tmp_path: Path) -> None:
 
 async def test_questions_help_and_interrupt_work_there_too(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
-    backend.turn_events = [ApprovalAsked(approval_id="a1", question="rm x", choices=("once",))]
+    backend.turn_events = [
+        ApprovalRequested(approval_id="a1", description="rm x", choices=("once",))
+    ]
     backend.hold = 1
     async with running(app) as pilot:
         await compare(pilot, app, 2)

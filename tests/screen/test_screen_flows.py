@@ -28,7 +28,6 @@ from fakes.screen import (
 )
 from textual.widgets import Input
 
-from hermes_tui.core.backend import ThoughtArrived, ToolCalled, ToolReturned
 from hermes_tui.core.events import StackEvent
 from hermes_tui.screens.dialogs import QuitScreen, RewardScreen
 from hermes_tui.screens.help import HelpScreen
@@ -36,6 +35,7 @@ from hermes_tui.screens.main import MainScreen
 from hermes_tui.screens.start import StartScreen
 from hermes_tui.widgets.below import NewBelow
 from hermes_tui.widgets.turn import FoldedBlock, Reply, TurnView
+from hermes_tui_services.updates import ReasoningArrived, ToolCalled, ToolReturned
 
 # Starting ------------------------------------------------------------------------------------
 
@@ -148,9 +148,9 @@ async def test_a_failed_turn_shows_its_cause(tmp_path: Path) -> None:
 async def test_tools_and_thoughts_are_folded_and_unfold(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
     backend.turn_events = [
-        ThoughtArrived(delta="let me see"),
+        ReasoningArrived(text="let me see"),
         ToolCalled(call_id="c1", name="read_file", arguments='{"path": "a.txt"}'),
-        ToolReturned(call_id="c1", result="\n".join(f"line {i}" for i in range(35_000))),
+        ToolReturned(call_id="c1", output="\n".join(f"line {i}" for i in range(35_000))),
     ]
     async with running(app) as pilot:
         await say_and_hear(pilot)

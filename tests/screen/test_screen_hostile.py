@@ -8,21 +8,24 @@ from pathlib import Path
 
 import pytest
 from fakes.backend import FakeBackend, make_sample, make_step
-from fakes.screen import app_of, badges, main, make_app, prompt, running, until
+from fakes.screen import app_of, badges, main, make_app, notices, running, until
 from textual import events
 from textual.pilot import Pilot
+from textual.widgets import Input
 
-from hermes_tui.core.backend import ThoughtArrived, ToolCalled, ToolReturned
 from hermes_tui.core.events import ApprovalRequested, EpisodeLoaded
 from hermes_tui.core.rows import CanaryRow, ProcessRow, Stage
 from hermes_tui.core.status import GpuSample
 from hermes_tui.core.text import clean
+from hermes_tui.messages import CopyWanted
 from hermes_tui.screens.approval import ApprovalScreen
 from hermes_tui.screens.choices import ConfirmScreen
 from hermes_tui.screens.dialogs import AskScreen
 from hermes_tui.screens.start import StartScreen
 from hermes_tui.widgets.logs import LogView
+from hermes_tui.widgets.prompt import Prompt
 from hermes_tui.widgets.turn import FoldedBlock
+from hermes_tui_services.updates import ReasoningArrived, ToolCalled, ToolReturned
 
 HOSTILE = [
     "[/INST]",
@@ -63,9 +66,9 @@ def everything(backend: FakeBackend, text: str) -> None:
     backend.reply = [text, " ", text]
     backend.logprobs = [-0.1, -9.0, float("nan")]
     backend.turn_events = [
-        ThoughtArrived(delta=text),
+        ReasoningArrived(text=text),
         ToolCalled(call_id="c", name=text, arguments=text),
-        ToolReturned(call_id="c", result=text),
+        ToolReturned(call_id="c", output=text),
     ]
 
 
@@ -136,15 +139,31 @@ async def test_hostile_text_is_only_text(tmp_path: Path, text: str) -> None:
         assert_harmless(pilot)
 
 
-async def test_a_hostile_paste(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["", "f2", "ctrl+p"], ids=["prompt", "dialog", "palette"])
+async def test_a_hostile_paste(tmp_path: Path, key: str) -> None:
     app, _ = make_app(tmp_path)
     async with running(app) as pilot:
+        await pilot.press(*[key] if key else [])
+        await until(pilot, lambda: isinstance(app.focused, (Prompt, Input)))
         for text in HOSTILE:
-            prompt(app).clear()
-            prompt(app).post_message(events.Paste(text))
+            app.post_message(events.Paste(text))
             await pilot.pause()
             assert_harmless(pilot)
-        assert prompt(app).text == clean(HOSTILE[-1])
+        if isinstance(app.focused, Prompt):
+            assert app.focused.text == clean("".join(HOSTILE))
+
+
+async def test_a_hostile_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hermes_tui.clipboard.TOOLS", ())
+    app, _ = make_app(tmp_path)
+    text = "".join(HOSTILE)
+    async with running(app) as pilot:
+        app.post_message(CopyWanted(text, text))
+        await until(pilot, lambda: bool(notices(app)))
+        assert_harmless(pilot)
+        assert app.clipboard == clean(text)
+        [file] = (tmp_path / "copied").iterdir()
+        assert file.read_text(encoding="utf-8") == clean(text)
 
 
 async def test_tags_of_the_model_are_shown_and_not_swallowed(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import httpx
 import pytest
 from fakes.roles import ADMIN_KEY, Chain, chain, eventually
 
-from hermes_tui_services.client import (
-    AgentClient,
+from hermes_tui_services.client import AgentClient
+from hermes_tui_services.errors import ServiceError
+from hermes_tui_services.updates import (
     ApprovalRequested,
     ReasoningArrived,
     TextArrived,
@@ -25,7 +26,6 @@ from hermes_tui_services.client import (
     TurnStarted,
     TurnUpdate,
 )
-from hermes_tui_services.errors import ServiceError
 
 KEY = "tui/ключ 1"
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import httpx
 
-from hermes_tui_services.errors import ApiError, ServiceError
+from hermes_tui_services.errors import ApiError, RefusedError, ServiceError
 from hermes_tui_services.http import api_error_from, iter_sse
 from hermes_tui_training.types import Event
 
@@ -25,20 +25,6 @@ _RECONNECT_S = (0.2, 0.5, 1.0, 2.0)
 
 class UnreachableError(ServiceError):
     """The inference gateway does not answer."""
-
-
-class RefusedError(ServiceError):
-    """The inference gateway answered with an error.
-
-    Args:
-        error: the answer; its status, code and param are kept.
-    """
-
-    def __init__(self, error: ApiError) -> None:
-        super().__init__(error.message)
-        self.status = error.status
-        self.code = error.code
-        self.param = error.param
 
 
 class InferenceClient:
