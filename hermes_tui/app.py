@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.command import CommandPalette
@@ -126,6 +127,12 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         """Let go of the stack."""
         await self.controller.close()
 
+    async def on_event(self, event: events.Event) -> None:
+        """Let nothing be pasted that a terminal obeys, whichever widget takes it."""
+        if isinstance(event, events.Paste):
+            event.text = clean(event.text)
+        await super().on_event(event)
+
     # Theme ---------------------------------------------------------------------------------
 
     @property
@@ -215,10 +222,11 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
 
     async def on_copy_wanted(self, message: CopyWanted) -> None:
         """Copy text, and say where it went."""
-        if not message.text:
+        text = clean(message.text)  # it may be pasted into a terminal
+        if not text:
             self.notify(f"there is no text in {message.what}", markup=False)
             return
-        where = await copy(self, message.text, self.settings.folder / "copied")
+        where = await copy(self, text, self.settings.folder / "copied")
         self.notify(clean(f"{message.what}: {where}"), markup=False)
 
     def do_quit(self) -> None:

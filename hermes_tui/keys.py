@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from textual.binding import Binding
@@ -29,16 +29,43 @@ def bindings(scope: Scope, owner: str) -> list[Binding]:
     return [
         Binding(
             key,
-            f"{prefix}do('{action.id}'{f', {place}' if action.numbered else ''})",
+            f"{prefix}do('{action.id}'{f', {bound.place}' if action.numbered else ''})",
             action.title,
             show=False,
-            priority=_before_widgets(key),
-            id=f"{action.id}.{place}" if action.numbered else action.id,
+            priority=bound.before_widgets,
+            id=bound.id,
         )
         for action in ACTIONS
         if action.scope == scope
-        for place, key in enumerate(action.keys, 1)
+        for bound in _bounds(action, action.keys)
+        for key in bound.keys
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    """Keys of an action that are alike in all but their names.
+
+    Textual's keymap changes a binding's keys and nothing else of it; so the keys that go before
+    widgets and those that do not have bindings, and names in the keymap, of their own.
+    """
+
+    id: str
+    place: int
+    before_widgets: bool
+    keys: tuple[str, ...]
+
+
+def _bounds(action: Action, keys: tuple[str, ...]) -> Iterator[_Bound]:
+    """Yield an action's keys by kind; a kind without any has one that no terminal sends.
+
+    A keymap can only change a binding that is there, and can't take its last key away.
+    """
+    for place, own in enumerate([(key,) for key in keys] if action.numbered else [keys], 1):
+        for early in (False, True):
+            name = f"{action.id}.{place}.{'early' if early else 'late'}"
+            its = tuple(key for key in own if _before_widgets(key) is early)
+            yield _Bound(id=name, place=place, before_widgets=early, keys=its or (name,))
 
 
 def _before_widgets(key: str) -> bool:
@@ -53,7 +80,7 @@ class Keys:
     keys: Mapping[str, tuple[str, ...]]
     """Per action id its keys."""
     textual: Mapping[str, str]
-    """The same overrides for ``App.set_keymap``: binding id to keys."""
+    """The same overrides for ``App.set_keymap``: id of a binding to its keys."""
     problems: tuple[str, ...]
     """Entries of the keymap that were not taken, each with its reason."""
 
@@ -107,18 +134,12 @@ def resolve(keymap: Mapping[str, str]) -> Keys:
         else:
             keys[name] = wanted
     textual = {
-        binding_id: key
+        bound.id: ",".join(bound.keys)
         for name in taken
         if keys[name] == taken[name]
-        for binding_id, key in _binding_keys(BY_ID[name], keys[name])
+        for bound in _bounds(BY_ID[name], keys[name])
     }
     return Keys(keys=keys, textual=textual, problems=tuple(problems))
-
-
-def _binding_keys(action: Action, keys: tuple[str, ...]) -> Iterable[tuple[str, str]]:
-    if action.numbered:
-        return [(f"{action.id}.{place}", key) for place, key in enumerate(keys, 1)]
-    return [(action.id, ",".join(keys))]
 
 
 def _long_name(key: str) -> str:

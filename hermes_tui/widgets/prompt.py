@@ -5,7 +5,6 @@ from __future__ import annotations
 from textual import events
 from textual.widgets import TextArea
 
-from hermes_tui.core.text import clean
 from hermes_tui.keys import Keys
 from hermes_tui.messages import MessageTyped, PromptLeft
 from hermes_tui.widgets.panes import Acts
@@ -69,12 +68,6 @@ class Prompt(Acts, TextArea):
             self._recall(1, event)
         elif event.key == "down" and row == self.document.line_count - 1 and self._recalled:
             self._recall(-1, event)
-
-    async def on_paste(self, event: events.Paste) -> None:
-        """Paste only what can be drawn."""
-        event.prevent_default()
-        event.stop()
-        self.insert(clean(event.text))
 
     def _recall(self, by: int, event: events.Key) -> None:
         if self._recalled == 0 and self.text:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fakes.screen import main, make_app, prompt, running, until
+from textual.pilot import Pilot
 
-from hermes_tui.actions import ACTIONS, BY_ID, PANES, TERMINAL_KEYS, Scope
+from hermes_tui.actions import ACTIONS, BY_ID, PANES, TERMINAL_KEYS, Action, Scope
 from hermes_tui.app import HermesTui
+from hermes_tui.commands import ActionsProvider
+from hermes_tui.core.compare import Comparison
 from hermes_tui.keys import MAX_HINTS, bindings, hints, keys_document, resolve
 from hermes_tui.screens.compare import CompareScreen
 from hermes_tui.screens.main import MainScreen
@@ -74,7 +81,7 @@ def test_docs_keys_is_what_the_registry_says() -> None:
 def test_a_keymap_gives_other_keys() -> None:
     keys = resolve({"score_good": "f3, z", "turn_interrupt": "ctrl+x"})
     assert keys.keys["score_good"] == ("f3", "z")
-    assert keys.textual == {"score_good": "f3,z", "turn_interrupt": "ctrl+x"}
+    assert keys.keys["turn_interrupt"] == ("ctrl+x",)
     assert keys.label("score_good") == "F3"
     assert keys.problems == ()
 
@@ -93,7 +100,7 @@ def test_numbered_actions_take_a_key_for_each_value() -> None:
     nine = "q,v,d,z,j,k,m,A,W"
     keys = resolve({"score_tenths": nine})
     assert keys.problems == ()
-    assert keys.textual["score_tenths.3"] == "d"
+    assert keys.keys["score_tenths"] == tuple(nine.split(","))
     assert resolve({"score_tenths": "a,b"}).problems == (
         "tui.keymap.score_tenths: needs 9 keys, one for each value",
     )
@@ -124,3 +131,103 @@ def test_of_two_that_want_one_key_the_first_gets_it() -> None:
     assert keys.keys["score_good"] == ("z",)
     assert keys.keys["score_bad"] == ("f4", "minus")
     assert "score_bad" in keys.problems[0]
+
+
+# At work ------------------------------------------------------------------------------------
+
+
+def new_keys() -> tuple[Iterator[str], Iterator[str]]:
+    """Return keys that mean nothing yet: those that a prompt takes as text, and others."""
+    return map(chr, range(0x0410, 0x0510)), (f"ctrl+f{number}" for number in count(1))
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Have every action but note that it was done: its id, and its value where it is numbered."""
+    did: list[tuple[Any, ...]] = []
+    for action in ACTIONS:
+
+        def do(_: object, *values: int, name: str = action.id) -> None:
+            did.append((name, *values))
+
+        monkeypatch.setattr(OWNERS[action.scope], f"do_{action.id}", do)
+    return did
+
+
+async def stand(pilot: Pilot[None], action: Action) -> None:
+    """Go where an action applies."""
+    app = pilot.app
+    assert isinstance(app, HermesTui)
+    if action.scope == "compare" and not isinstance(app.screen, CompareScreen):
+        controller = app.controller
+        await app.push_screen(CompareScreen(controller, Comparison(controller, None, 2)))  # type: ignore[arg-type]
+        app.screen.query_one("#prompt-box").display = False
+        app.screen.query_one("#sibling-0").focus()
+    elif action.scope != "compare":
+        if isinstance(app.screen, CompareScreen):
+            app.pop_screen()
+        main(app).go(action.scope if action.scope in PANES else "chat")
+    await pilot.pause()
+
+
+async def test_the_keymap_gives_every_action_other_keys(
+    tmp_path: Path, done: list[tuple[Any, ...]]
+) -> None:
+    letters, others = new_keys()
+    keymap = {
+        action.id: ",".join(
+            [next(others) for _ in action.keys]
+            if action.numbered
+            else [next(letters), next(others)]
+        )
+        for action in ACTIONS
+        if action.keys
+    }
+    app, _ = make_app(tmp_path, keymap=keymap)
+    assert app.keys.problems == ()
+    async with running(app) as pilot:
+        for action in ACTIONS:
+            await stand(pilot, action)
+            for place, key in enumerate(app.keys.keys[action.id], 1):
+                done.clear()
+                await pilot.press(key)
+                assert done == [(action.id, place) if action.numbered else (action.id,)], key
+            for key in action.keys:
+                done.clear()
+                await pilot.press(key)
+                assert done == [], f"{key} does {done} still"
+
+
+@pytest.mark.parametrize("key", ["z", "ctrl+u"])
+async def test_in_the_prompt_a_chosen_letter_is_text_and_a_chosen_control_key_is_not(
+    tmp_path: Path, done: list[tuple[Any, ...]], key: str
+) -> None:
+    app, _ = make_app(tmp_path, keymap={"score_good": f"f3,{key}", "score_undo": "f12,k"})
+    async with running(app) as pilot:
+        prompt(app).focus()
+        await pilot.press("a", key, "k")
+        typed = "azk" if key == "z" else "ak"
+        await until(pilot, lambda: prompt(app).text == typed)
+        assert done == ([] if key == "z" else [("score_good",)])
+        main(app).go("chat")
+        await pilot.press(key, "k")
+        assert done[-2:] == [("score_good",), ("score_undo",)]
+
+
+async def test_the_palette_offers_and_does_every_action(
+    tmp_path: Path, done: list[tuple[Any, ...]]
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        for action in ACTIONS:
+            if action.numbered or action.id == "palette":
+                continue  # those by number are in “exactly …”, and the palette is open already
+            await stand(pilot, action)
+            provider = ActionsProvider(app.screen)
+            [hit] = [h async for h in provider.discover() if str(h.text) == action.title]
+            found = [h.text async for h in provider.search(action.title)]
+            assert action.title in map(str, found)
+            done.clear()
+            hit.command()
+            await until(pilot, lambda: bool(done))
+            assert done == [(action.id,)]
