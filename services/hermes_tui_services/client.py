@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -52,7 +51,7 @@ class AgentClient:
         if self._owned:
             await self._client.aclose()
 
-    async def turn(
+    def turn(
         self,
         message: str,
         *,
@@ -91,14 +90,20 @@ class AgentClient:
         body |= {name: value for name, value in optional.items() if value is not None}
         # Bytes: a key may hold any Unicode, and httpx takes only ASCII text for headers.
         headers = {SESSION_KEY_HEADER.encode(): session_key.encode()}
-        async with self._stream("/v1/responses", body, headers) as answer:
-            async for event in iter_sse(answer):
-                update = update_of(event.json())
-                if update is not None:
-                    yield update
-                if isinstance(update, TurnCompleted | TurnFailed):
-                    return
-        raise ServiceError(f"The agent gateway at {self._url} ended the turn without a result.")
+        return self._follow("POST", "/v1/responses", body, headers)
+
+    def join(self, session_key: str) -> AsyncGenerator[TurnUpdate, None]:
+        """Follow the turn in flight of a session, whoever sent it: yield what it did so far, then
+        the rest as ``turn`` does. Closing the generator early leaves the turn alone.
+
+        Raises: RefusedError: 404, no turn runs. ServiceError: as ``turn``.
+        """
+        return self._follow("GET", f"/sessions/{path_key(session_key)}/events")
+
+    async def turns(self) -> dict[str, str]:
+        """Return the run of every turn in flight, by session key. Raises: ServiceError."""
+        rows = (await self._call("GET", "/turns"))["data"]
+        return {row["session_key"]: row["run_id"] for row in rows}
 
     async def interrupt(self, session_key: str) -> bool:
         """Stop the session's turn; return whether one was in flight. Raises: ServiceError."""
@@ -149,21 +154,31 @@ class AgentClient:
         result: dict[str, Any] = answer.json()
         return result
 
-    @asynccontextmanager
-    async def _stream(
-        self, path: str, body: dict[str, Any], headers: dict[bytes, bytes]
-    ) -> AsyncGenerator[httpx.Response, None]:
+    async def _follow(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        headers: dict[bytes, bytes] | None = None,
+    ) -> AsyncGenerator[TurnUpdate, None]:
         all_headers = {name.encode(): value.encode() for name, value in self._headers.items()}
+        all_headers |= headers or {}
         try:
             async with self._client.stream(
-                "POST", f"{self._url}{path}", json=body, headers=all_headers | headers
+                method, f"{self._url}{path}", json=body, headers=all_headers
             ) as answer:
                 if answer.status_code != 200:
                     await answer.aread()
                     raise RefusedError(api_error_from(answer))
-                yield answer
+                async for event in iter_sse(answer):
+                    update = update_of(event.json())
+                    if update is not None:
+                        yield update
+                    if isinstance(update, TurnCompleted | TurnFailed):
+                        return
         except httpx.TransportError as error:
             raise self._gone(error) from error
+        raise ServiceError(f"The agent gateway at {self._url} ended the turn without a result.")
 
     def _gone(self, error: Exception) -> ServiceError:
         cause = str(error) or type(error).__name__

@@ -6,13 +6,15 @@ object each, in a stream of server-sent events:
 ========================  ======================================================================
 ``type``                  fields
 ========================  ======================================================================
-``accepted``              ``run_id``: the turn was queued (always first)
+``accepted``              ``run_id``: the turn was queued (always first); to a reader that joins
+                          it later also ``message`` and ``started_at`` (Unix seconds)
 ``delta``                 ``text``: the next piece of the reply
 ``reasoning``             ``text``: the next piece of the model's reasoning
 ``tool_call``             ``call_id``, ``name``, ``args`` (JSON text)
 ``tool_result``           ``call_id``, ``name``, ``result``
 ``approval_requested``    ``approval_id``, ``kind`` ("command" or "clarify"), ``command``,
                           ``description``, ``choices``, ``expires_at`` (Unix seconds)
+``approval_answered``     ``approval_id``, ``choice``
 ``done``                  ``summary``, ``metadata``, ``messages`` (None: made from the events)
 ``failed``                ``status`` (HTTP), ``error`` (OpenAI's shape), ``interrupted``
 ========================  ======================================================================
@@ -43,6 +45,9 @@ SESSION_KEY_HEADERS = (SESSION_KEY_HEADER, "X-Session-Key")
 
 MAX_KEY_CHARS = 1024
 """Longer session keys are refused: they travel in paths and headers."""
+
+NO_TURN = "no_turn"
+"""Error code of joining a session in which no turn runs."""
 
 INTERRUPTED = "interrupted"
 """Error code of a turn that was stopped; its text so far is kept."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -51,7 +52,8 @@ class ScriptedAgent:
     """Does what its message says: words are streamed, words with a colon are commands.
 
     ``tool:NAME`` calls a tool and gives it a result, ``wait:GATE`` waits until the gate is open,
-    ``fail:TEXT`` raises.
+    ``ask:ID`` asks a person and goes on, ``late:ID`` has asked one too long ago, ``fail:TEXT``
+    raises.
     """
 
     seen: list[AgentRequest] = field(default_factory=list)
@@ -73,6 +75,17 @@ class ScriptedAgent:
                 await self._wait(request.session_key, argument)
             elif command == "fail":
                 raise RuntimeError(argument)
+            elif command in ("ask", "late"):
+                emitter.push(
+                    {
+                        "type": "approval_requested",
+                        "approval_id": argument,
+                        "kind": "command",
+                        "description": "?",
+                        "choices": ["once", "deny"],
+                        "expires_at": time.time() + (60 if command == "ask" else -1),
+                    }
+                )
             elif command == "tool":
                 await emitter.emit_tool_call(argument, '{"a": 1}')
                 await emitter.emit_tool_result(argument, "done")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 from fakes.roles import ADMIN_KEY, Chain, chain, eventually
 
 from hermes_tui_services.client import AgentClient
-from hermes_tui_services.errors import ServiceError
+from hermes_tui_services.errors import RefusedError, ServiceError
+from hermes_tui_services.protocol import NO_TURN
 from hermes_tui_services.updates import (
+    ApprovalAnswered,
     ApprovalRequested,
     ReasoningArrived,
     TextArrived,
@@ -157,3 +160,100 @@ def test_the_client_is_light() -> None:
     code = f"import sys, hermes_tui_services.client; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+# Joining a turn that another client sent -----------------------------------------------------
+
+
+async def joined(client: AgentClient, seen: list[TurnUpdate]) -> None:
+    async for update in client.join(KEY):
+        seen.append(update)
+
+
+async def test_a_second_client_is_told_the_whole_turn(one: Chain, client: AgentClient) -> None:
+    sender = asyncio.create_task(updates(client, "see tool:look so wait:x ok"))
+    await eventually(lambda: one.agent.waiting)
+    began = time.time()
+    async with AgentClient(one.gateway, ADMIN_KEY) as other:
+        [(key, run_id)] = (await other.turns()).items()
+        seen: list[TurnUpdate] = []
+        watcher = asyncio.create_task(joined(other, seen))
+        await eventually(lambda: TextArrived(text="so ") in seen)
+        one.agent.open("x")
+        await watcher
+        assert await other.turns() == {}
+    sent = await sender
+    started = seen[0]
+    assert isinstance(started, TurnStarted)
+    assert started.message == "see tool:look so wait:x ok"
+    assert started.started_at == pytest.approx(began, abs=5)
+    assert isinstance(sent[0], TurnStarted)
+    assert (key, run_id) == (KEY, started.run_id)
+    assert sent[0].run_id == run_id
+    assert seen[1:] == sent[1:]
+
+
+async def test_a_client_that_joined_and_leaves_ends_nothing(
+    one: Chain, client: AgentClient
+) -> None:
+    sender = asyncio.create_task(updates(client, "so wait:x ok"))
+    await eventually(lambda: one.agent.waiting)
+    async with aclosing(client.join(KEY)) as events:
+        async for update in events:
+            if isinstance(update, TextArrived):
+                break
+    one.agent.open("x")
+    assert isinstance((await sender)[-1], TurnCompleted)
+    assert one.agent.interrupts == 0
+
+
+async def test_a_sender_that_hangs_up_ends_its_turn_for_those_who_joined_too(
+    one: Chain, client: AgentClient
+) -> None:
+    seen: list[TurnUpdate] = []
+    async with aclosing(client.turn("so wait:x", session_key=KEY)) as events:
+        async for update in events:
+            if isinstance(update, TextArrived):
+                watcher = asyncio.create_task(joined(client, seen))
+                await eventually(lambda: seen)
+                break
+    await watcher
+    assert isinstance(seen[-1], TurnFailed)
+    assert seen[-1].interrupted
+
+
+async def test_where_no_turn_runs_there_is_nothing_to_join(client: AgentClient) -> None:
+    for _ in range(2):  # a session that is not known, then one that is quiet
+        with pytest.raises(RefusedError, match="No turn runs") as refused:
+            await joined(client, [])
+        assert (refused.value.status, refused.value.code) == (404, NO_TURN)
+        await updates(client, "hi")
+
+
+async def test_an_answer_reaches_those_who_did_not_give_it(one: Chain, client: AgentClient) -> None:
+    sender = asyncio.create_task(updates(client, "ask:a ask:b wait:x"))
+    await eventually(lambda: one.agent.waiting)
+    await client.approve(KEY, "a", "once")
+    seen: list[TurnUpdate] = []
+    watcher = asyncio.create_task(joined(client, seen))
+    await eventually(lambda: len(seen) == 2)
+    await client.approve(KEY, "b", "deny")
+    one.agent.open("x")
+    await watcher
+    told = [u for u in await sender if isinstance(u, ApprovalRequested | ApprovalAnswered)]
+    assert [type(update) for update in told] == [ApprovalRequested] * 2 + [ApprovalAnswered] * 2
+    # The one that was answered before is no news; the other one is asked, then answered.
+    assert seen[1:-1] == [told[1], ApprovalAnswered(approval_id="b", choice="deny")]
+
+
+async def test_a_question_that_has_run_out_is_not_asked_again(
+    one: Chain, client: AgentClient
+) -> None:
+    sender = asyncio.create_task(updates(client, "late:a wait:x"))
+    await eventually(lambda: one.agent.waiting)
+    seen: list[TurnUpdate] = []
+    watcher = asyncio.create_task(joined(client, seen))
+    await eventually(lambda: seen)
+    one.agent.open("x")
+    await asyncio.gather(watcher, sender)
+    assert [type(update) for update in seen] == [TurnStarted, TurnCompleted]

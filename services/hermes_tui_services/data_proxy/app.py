@@ -84,11 +84,13 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
         routes=[
             Route("/health", _health),
             Route("/sessions", _sessions),
+            Route("/turns", _turns),
             Route(f"{prefix}/turn", _turn, methods=["POST"]),
             Route(f"{prefix}/close", _close, methods=["POST"]),
             Route(f"{prefix}/interrupt", _interrupt, methods=["POST"]),
             Route(f"{prefix}/approvals/{{approval_id}}", _answer, methods=["POST"]),
             Route(f"{prefix}/history", _history),
+            Route(f"{prefix}/events", _events),
         ],
     )
 
@@ -111,7 +113,7 @@ async def _turn(request: Request) -> Response:
     conversations: Conversations = request.app.state.conversations
     turn = await conversations.submit(key, body)
     if body.stream:
-        return LiveResponse(_stream(conversations, turn))
+        return LiveResponse(_stream(conversations.follow(turn)))
     try:
         events = await unless_gone(request, _collect(conversations, turn))
     except ClientGoneError:
@@ -119,8 +121,14 @@ async def _turn(request: Request) -> Response:
     return _joined(turn, events)
 
 
-async def _stream(conversations: Conversations, turn: Turn) -> AsyncGenerator[bytes, None]:
-    async with aclosing(conversations.follow(turn)) as batches:
+async def _events(request: Request) -> Response:
+    """Answer the turn in flight from its beginning; whoever reads this keeps no turn alive."""
+    conversations: Conversations = request.app.state.conversations
+    return LiveResponse(_stream(conversations.running(request.path_params["key"]).join()))
+
+
+async def _stream(following: AsyncGenerator[list[TurnEvent], None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(following) as batches:
         async for batch in batches:
             yield b"".join(map(sse, batch))
 
@@ -185,6 +193,18 @@ def _turn_row(turn: TurnRow) -> dict[str, Any]:
         "started_at": turn.started_at,
         "finished_at": turn.finished_at,
     }
+
+
+async def _turns(request: Request) -> Response:
+    turns = request.app.state.conversations.in_flight()
+    return JSONResponse(
+        {
+            "data": [
+                {"session_key": t.session_key, "run_id": t.run_id, "started_at": t.running_since}
+                for t in turns
+            ]
+        }
+    )
 
 
 async def _sessions(request: Request) -> Response:

@@ -17,6 +17,7 @@ from hermes_tui_services.data_proxy.turns import LAST_EVENTS, Turn
 from hermes_tui_services.data_proxy.worker_link import WorkerLink
 from hermes_tui_services.errors import ApiError
 from hermes_tui_services.protocol import (
+    NO_TURN,
     PROXY_UNAVAILABLE,
     ApprovalBody,
     ChatMessage,
@@ -71,6 +72,20 @@ class Conversations:
         session = self._sessions.get(session_key)
         return session is not None and session.running is not None
 
+    def in_flight(self) -> list[Turn]:
+        """Return every session's running turn."""
+        return [session.running for session in self._sessions.values() if session.running]
+
+    def running(self, session_key: str) -> Turn:
+        """Return the session's turn in flight, for a reader to join.
+
+        Raises: ApiError: 404, there is none.
+        """
+        session = self._sessions.get(session_key)
+        if session is None or session.running is None:
+            raise ApiError(404, f"No turn runs in session '{session_key}'.", code=NO_TURN)
+        return session.running
+
     async def submit(self, session_key: str, body: TurnBody) -> Turn:
         """Queue a turn and return it; ``follow`` yields what becomes of it.
 
@@ -111,8 +126,15 @@ class Conversations:
         return True
 
     async def answer(self, session_key: str, approval_id: str, body: ApprovalBody) -> None:
-        """Answer an approval request. Raises: ApiError: 404 unknown, 410 too late."""
+        """Answer an approval request; the turn's other readers learn of it.
+
+        Raises: ApiError: 404 unknown, 410 too late.
+        """
         await self._worker.answer(session_key, approval_id, body)
+        session = self._sessions.get(session_key)
+        if session and session.running and not session.running.over:
+            told = {"approval_id": approval_id, "choice": body.choice}
+            session.running.publish({"type": "approval_answered", **told})
 
     async def close(self, session_key: str) -> None:
         """Stop the session's turns, forget its history, and tell the worker."""
@@ -170,6 +192,7 @@ class Conversations:
     async def _serve(self, session: _Session) -> None:
         while session.waiting:
             turn = session.running = session.waiting.popleft()
+            turn.running_since = time.time()
             try:
                 turn.publish(await self._run(turn))
             except ApiError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +46,8 @@ class Turn:
     interrupted: bool = False
     """Whether somebody asked to stop it."""
     started_at: float = field(default_factory=time.time)
+    running_since: float = 0.0
+    """When it left the queue, Unix seconds; 0.0 while it waits."""
     followers: int = 0
     reader: asyncio.Task[TurnEvent] | None = None
     """Reads the worker's events while the turn runs."""
@@ -126,10 +130,33 @@ class Turn:
         finally:
             self._wakeups.discard(wakeup)
 
+    async def join(self) -> AsyncGenerator[list[TurnEvent], None]:
+        """Yield what ``follow`` does to a reader who did not send it: what was said comes first,
+        and questions that no longer wait are left out.
+        """
+        begin = {"message": self.message, "started_at": self.running_since}
+        async with aclosing(self.follow()) as batches:
+            accepted, *others = await anext(batches)
+            yield [accepted | begin, *_without_settled(others)]
+            async for batch in batches:
+                yield batch
+
     async def wait(self) -> None:
         """Return once it is over."""
         async for _ in self.follow():
             pass
+
+
+def _without_settled(events: Iterable[TurnEvent]) -> list[TurnEvent]:
+    """Return the events without the questions that were answered or have run out."""
+    waiting: dict[str, TurnEvent] = {}
+    for event in events:
+        if event["type"] == "approval_requested":
+            if event.get("expires_at", math.inf) > time.time():
+                waiting[event["approval_id"]] = event
+        elif event["type"] == "approval_answered":
+            waiting.pop(event["approval_id"], None)
+    return [e for e in events if "approval_id" not in e or e in waiting.values()]
 
 
 def _events_of(row: TurnRow) -> list[TurnEvent]:

@@ -36,7 +36,6 @@ from hermes_tui_services.protocol import (
     SESSION_KEY_HEADER,
     ApprovalBody,
     SessionBody,
-    TurnBody,
     TurnEvent,
     check_session_key,
     path_key,
@@ -78,9 +77,11 @@ def create_app(config: GatewayRole, *, retry_s: float = RETRY_S) -> Starlette:
             Route("/v1/chat/completions", _chat, methods=["POST"]),
             Route("/v1/models", _models),
             WebSocketRoute("/ws", _ws),
+            Route("/turns", _turns),
             Route("/sessions", _sessions),
             Route("/sessions/close", _close, methods=["POST"]),
             Route(f"{session}/history", _history),
+            Route(f"{session}/events", _events),
             Route(f"{session}/interrupt", _interrupt, methods=["POST"]),
             Route(f"{session}/approvals/{{approval_id}}", _answer, methods=["POST"]),
         ],
@@ -110,7 +111,7 @@ async def _responses(request: Request) -> Response:
     headers = {SESSION_KEY_HEADER: header_value(key)}
     try:
         if body.stream:
-            events = await _accepted(request, key, turn)
+            events = await _begun(request, _chain(request).turn(key, turn))
             return LiveResponse(response_stream(builder, events), headers)
         async with contextlib.aclosing(_chain(request).turn(key, turn)) as events:
             await unless_gone(request, _drain(builder, events))
@@ -131,7 +132,7 @@ async def _chat(request: Request) -> Response:
     headers = {SESSION_KEY_HEADER: header_value(key)}
     try:
         if body.stream:
-            events = await _accepted(request, key, turn)
+            events = await _begun(request, _chain(request).turn(key, turn))
             return LiveResponse(chat_stream(builder, events), headers)
         async with contextlib.aclosing(_chain(request).turn(key, turn)) as events:
             await unless_gone(request, _drain(builder, events))
@@ -152,12 +153,13 @@ async def _drain(builder: ResponseBuilder | ChatBuilder, events: AsyncIterator[T
             pass
 
 
-async def _accepted(request: Request, key: str, turn: TurnBody) -> AsyncGenerator[TurnEvent, None]:
-    """Return a turn's events once it was accepted, so that what is refused has a status code.
+async def _begun(
+    request: Request, events: AsyncGenerator[TurnEvent, None]
+) -> AsyncGenerator[TurnEvent, None]:
+    """Return a turn's events once the first is there, so that what is refused has a status code.
 
     Raises: ApiError, ClientGoneError.
     """
-    events = _chain(request).turn(key, turn)
     first = await unless_gone(request, anext(events))
     return _with_first(first, events)
 
@@ -192,6 +194,20 @@ async def _close(request: Request) -> Response:
 
 async def _history(request: Request) -> Response:
     return JSONResponse(await _chain(request).call("GET", request.path_params["key"], "history"))
+
+
+async def _events(request: Request) -> Response:
+    key = request.path_params["key"]
+    try:
+        events = await _begun(request, _chain(request).join(key))
+    except ClientGoneError:
+        return Response(status_code=499)
+    headers = {SESSION_KEY_HEADER: header_value(key)}
+    return LiveResponse(response_stream(ResponseBuilder(model=AGENT_MODEL), events), headers)
+
+
+async def _turns(request: Request) -> Response:
+    return JSONResponse({"object": "list", "data": await _chain(request).turns()})
 
 
 async def _interrupt(request: Request) -> Response:

@@ -106,7 +106,8 @@ class Chain:
             async with self._arrivals.hold(session_key):
                 addr = await self._where(session_key, avoid=tried[-1] if tried else None)
                 tried[:] = [addr]
-                events = await self._open(stack, addr, session_key, body)
+                sent = body.model_dump(exclude_defaults=True)
+                events = await self._open(stack, "POST", addr, session_key, "turn", sent)
                 first = await anext(events, None)
             if first is None:
                 raise _proxy_down(addr, "it closed the connection")
@@ -114,17 +115,35 @@ class Chain:
             async for event in events:
                 yield event
 
+    async def join(self, session_key: str) -> AsyncGenerator[TurnEvent, None]:
+        """Yield the events of the session's turn in flight: those so far, then as they come.
+
+        Raises: ApiError: 404 when no turn runs; 503 when its data proxy is down.
+        """
+        addr = await self._where(session_key, create=False)
+        async with AsyncExitStack() as stack:
+            begun = False
+            try:
+                async for event in await self._open(stack, "GET", addr, session_key, "events"):
+                    begun = True
+                    yield event
+            except ApiError as error:
+                if not begun:
+                    raise
+                yield failed_event(error)
+
     async def _open(
-        self, stack: AsyncExitStack, addr: str, session_key: str, body: TurnBody
+        self,
+        stack: AsyncExitStack,
+        method: str,
+        addr: str,
+        session_key: str,
+        path: str,
+        body: dict[str, Any] | None = None,
     ) -> AsyncIterator[TurnEvent]:
+        url = f"{addr}/session/{path_key(session_key)}/{path}"
         try:
-            answer = await stack.enter_async_context(
-                self._client.stream(
-                    "POST",
-                    f"{addr}/session/{path_key(session_key)}/turn",
-                    json=body.model_dump(exclude_defaults=True),
-                )
-            )
+            answer = await stack.enter_async_context(self._client.stream(method, url, json=body))
             if answer.status_code != 200:
                 await answer.aread()
                 raise api_error_from(answer)
@@ -184,14 +203,22 @@ class Chain:
 
     async def sessions(self) -> list[dict[str, Any]]:
         """Return every session, the one used last first; ``running`` where a turn is in flight."""
-        pairs = (await self._ask_router("GET", "/pairs"))["data"]
-        live = [pair["addr"] for pair in pairs if not pair["cause"]]
-        answers = await asyncio.gather(*(self._call("GET", addr, "/sessions") for addr in live))
         rows: dict[str, dict[str, Any]] = {}
-        for row in (row for answer in answers for row in answer["data"]):
+        for row in await self._from_all("/sessions"):
             known = rows.setdefault(row["session_key"], row)
             known["running"] = known["running"] or row["running"]
         return list(rows.values())
+
+    async def turns(self) -> list[dict[str, Any]]:
+        """Return every turn in flight: its session, its run, since when."""
+        return await self._from_all("/turns")
+
+    async def _from_all(self, path: str) -> list[dict[str, Any]]:
+        """Return the rows of all data proxies that live. Raises: ApiError."""
+        pairs = (await self._ask_router("GET", "/pairs"))["data"]
+        live = [pair["addr"] for pair in pairs if not pair["cause"]]
+        answers = await asyncio.gather(*(self._call("GET", addr, path) for addr in live))
+        return [row for answer in answers for row in answer["data"]]
 
     async def _ask_router(
         self, method: str, path: str, body: dict[str, Any] | None = None

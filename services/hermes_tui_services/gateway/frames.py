@@ -152,4 +152,7 @@ def _payload(event: TurnEvent) -> dict[str, Any] | None:
             return {"toolResult": {"callId": event["call_id"], "result": event["result"]}}
         case "approval_requested":
             return {"approval": {name: v for name, v in event.items() if name != "type"}}
+        case "approval_answered":
+            names = {"approval_id": event["approval_id"], "choice": event["choice"]}
+            return {"approvalAnswered": names}
     return None

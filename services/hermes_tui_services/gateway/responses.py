@@ -36,7 +36,10 @@ class ResponseBuilder:
         match event["type"]:
             case "accepted":
                 self.metadata["run_id"] = event["run_id"]
-                yield self._event("response.created", response=self.response("in_progress"))
+                said = {"input": event["message"]} if "message" in event else {}
+                since = {"started_at": event["started_at"]} if said else {}
+                response = self.response("in_progress")
+                yield self._event("response.created", response=response, **said, **since)
             case "delta":
                 self.texts.append(event["text"])
                 yield self._event("response.output_text.delta", delta=event["text"])
@@ -49,9 +52,9 @@ class ResponseBuilder:
                 names = {"call_id": event["call_id"], "name": event["name"]}
                 output = event["result"]
                 yield self._event("response.function_call_output", **names, output=output)
-            case "approval_requested":
+            case "approval_requested" | "approval_answered" as kind:
                 fields = {name: value for name, value in event.items() if name != "type"}
-                yield self._event("response.approval_requested", **fields)
+                yield self._event(f"response.{kind}", **fields)
             case "done":
                 yield from self._finish(event)
             case "failed":
