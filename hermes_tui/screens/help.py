@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Label, Static
+from textual.widgets import Static
 
 from hermes_tui.actions import ACTIONS, PANES, Action, Scope
 from hermes_tui.keys import Keys
@@ -28,11 +28,10 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """Lay out the table."""
-        with Vertical(classes="dialog tall"):
-            yield Label(Content.styled(f"Keys · {PANES.get(self._focused, 'Help')} first", "bold"))
-            with VerticalScroll(id="help-text"):
-                yield from self._rows()
-            yield Static(Content.styled("escape closes · ↑ ↓ scroll", "dim"))
+        with Vertical(classes="dialog tall") as dialog, VerticalScroll(id="help-text"):
+            yield from self._rows()
+        dialog.border_title = Content.styled(f"Keys · {PANES.get(self._focused, 'all')}", "bold")
+        dialog.border_subtitle = Content("↑ ↓ scroll · esc closes")
 
     def _rows(self) -> ComposeResult:
         ordered = sorted(ACTIONS, key=lambda action: action.scope != self._focused)

@@ -15,8 +15,7 @@ from textual.widgets import Static
 
 from hermes_tui.core.events import ToolPart, Turn
 from hermes_tui.core.state import ViewState
-from hermes_tui.core.text import shorten
-from hermes_tui.keys import bindings
+from hermes_tui.keys import Keys, bindings
 from hermes_tui.messages import CopyWanted, FindWanted
 from hermes_tui.widgets.below import NewBelow
 from hermes_tui.widgets.panes import Acts, titled
@@ -31,16 +30,27 @@ BATCH = 10
 MAX_MOUNTED = 3 * BATCH
 """Turns that stay mounted while the conversation is followed."""
 
-WELCOME = """\
-Talk to your agent. Its model runs here,
-and learns from what you think of it.
+WELCOME = "Talk to your agent. Its model runs here,\nand learns from what you think of it.\n"
 
-  [b]enter[/b]    say it
-  [b]F3[/b]       good: such replies get likelier
-  [b]F4[/b]       bad: they get less likely
-  [b]F2[/b]       any number from −1 to 1
-  [b]escape[/b]   leave the prompt
-  [b]F1[/b]       all keys"""
+FIRST_KEYS = (
+    ("prompt_send", "say it"),
+    ("score_good", "good: likelier from now on"),
+    ("score_bad", "bad: less likely"),
+    ("score_exact", "any number from −1 to 1"),
+    ("prompt_leave", "leave the prompt"),
+    ("help", "all keys"),
+)
+"""What a newcomer needs: actions, and what they do in a few words."""
+
+
+def welcome(keys: Keys) -> Content:
+    """Return what stands where a conversation will be, with the keys in force."""
+    rows = [
+        Content.assemble((f"  {label:<8} ", "bold"), word)
+        for action, word in FIRST_KEYS
+        if (label := keys.label(action))
+    ]
+    return Content("\n").join([Content(WELCOME), *rows])
 
 
 class ChatView(Acts, VerticalScroll, can_focus=True):
@@ -62,7 +72,7 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
 
     def compose(self) -> ComposeResult:
         """Lay out the empty conversation."""
-        yield Static(Content.from_markup(WELCOME), id="welcome")
+        yield Static(welcome(cast("HermesTui", self.app).keys), id="welcome")
         yield Static(id="earlier")
 
     @property
@@ -241,9 +251,8 @@ class ChatPane(Vertical):
         """Name the session that is open."""
         title = state.title(state.selected) if state.selected else "new session"
         latest = state.latest(state.selected)
-        episode = f" · episode {state.ordinal(latest)}" if latest else ""
-        room = max(self.size.width - len(f" Chat · {episode}  "), 8)
-        titled(self, "chat", shorten(title, room) + episode)
+        episode = f"episode {state.ordinal(latest)} · " if latest else ""
+        titled(self, "chat", episode + title)
 
     def count_below(self, count: int) -> None:
         """Say how much has arrived out of sight."""

@@ -104,7 +104,8 @@ class Course(Vertical):
             if points:
                 colour = self.get_component_styles(f"course--{name}").color.rgb
                 steps, drawn = [step for step, _ in points], [value for _, value in points]
-                plot.plt.plot(steps, drawn, marker="braille", color=colour)
+                marker = "braille" if len(points) > 1 else "dot"  # one fine dot is hardly seen
+                plot.plt.plot(steps, drawn, marker=marker, color=colour)
         begin, end = first[0][0], first[-1][0]
         plot.plt.xlim(begin, max(end, begin + 1))
         plot.plt.ylim(low, high)

@@ -365,15 +365,15 @@ class TokenDetail(Static):
             token: the token.
             differs: whether it is the first that differs from what was recorded before.
         """
-        content = _describe(token)
+        content = _describe(token, self.content_size.width)
         if differs:
             content += Content.styled("\nthe first that differs from what was recorded", "dim")
         self.update(content)
 
 
-def _describe(token: Token | None) -> Content:
+def _describe(token: Token | None, width: int) -> Content:
     if token is None:
-        return Content.styled("the tokens appear here while the model speaks", "dim")
+        return Content.styled("tokens appear here as the model speaks", "dim")
     head = Content.assemble(
         _label("token"), foreign(f"“{visible(token.text)}”", "bold"), ("  id ", "dim"),
         str(token.token_id),
@@ -392,7 +392,7 @@ def _describe(token: Token | None) -> Content:
             ("  adv ", "dim"), signed(token.advantage),
         ),
         _change(token),
-        *_others(token),
+        *_others(token, width),
     ]  # fmt: skip
     return Content("\n").join(lines)
 
@@ -413,14 +413,18 @@ def _change(token: Token) -> Content:
     )
 
 
-def _others(token: Token) -> list[Content]:
+def _others(token: Token, width: int) -> list[Content]:
+    """Return the likeliest tokens in its place, as many as fit whole; at least the first."""
     if not token.alternatives:
         return []
-    shown = (
-        f"“{visible(text)}” {number(math.exp(logprob), 2)}"
-        for text, logprob in token.alternatives[:4]
-    )
-    return [Content.assemble(_label("others"), foreign("  ".join(shown)))]
+    others = Content.assemble(_label("others"))
+    for place, (text, logprob) in enumerate(token.alternatives):
+        gap = "  " if place else ""
+        one = foreign(f"{gap}“{visible(text)}” {number(math.exp(logprob), 2)}")
+        if place and others.cell_length + one.cell_length > width:
+            break
+        others += one
+    return [others]
 
 
 class TokensPane(Vertical):
@@ -461,7 +465,7 @@ class TokensPane(Vertical):
         sampled = sum(token.sampled for token in tokens)
         segments = 1 + sum(isinstance(item, Break) for item in self.view.content.items)
         dropped = self.view.content.num_dropped
-        parts = [f"{len(tokens) - sampled} prompt + {sampled} sampled"] if tokens else []
-        parts += [f"{segments} segments"] if segments > 1 else []
+        parts = [f"{segments} segments"] if segments > 1 else []
+        parts += [f"{len(tokens) - sampled:,} prompt + {sampled:,} sampled"] if tokens else []
         parts += [f"{dropped} older left out"] if dropped else []
         return " · ".join(parts)

@@ -61,6 +61,23 @@ class TrainingPane(Acts, VerticalScroll, can_focus=True):
     def on_resize(self, _: events.Resize) -> None:
         """Use the room there is."""
         self.sync(self._view)
+        self._count_below()
+
+    def watch_virtual_size(self) -> None:
+        """Count what is below."""
+        self._count_below()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Count what is below."""
+        super().watch_scroll_y(old_value, new_value)
+        self._count_below()
+
+    def _count_below(self) -> None:
+        """Say at the foot how many lines are out of sight, since nothing cut off tells of them."""
+        below = round(self.max_scroll_y - self.scroll_y)
+        self.border_subtitle = (
+            f"▼ {below} more line{'' if below == 1 else 's'}" if below > 0 else ""
+        )
 
     def sync(self, view: ViewState) -> None:
         """Show the trainer as it is now."""

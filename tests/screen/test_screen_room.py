@@ -1,0 +1,104 @@
+"""What there is room for, and what is said when there is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes.screen import NARROW, WIDE, add_past, app_of, main, make_app, running, until
+from textual.pilot import Pilot
+
+from hermes_tui.core.rows import CanaryRow, Token
+from hermes_tui.widgets.chat import FIRST_KEYS
+from hermes_tui.widgets.tokens import TokenDetail
+from hermes_tui.widgets.training import TrainingPane
+
+VAST = (200, 60)
+
+
+def screen_lines(pilot: Pilot[None]) -> list[str]:
+    """Return the screen as text."""
+    strips = app_of(pilot).screen._compositor.render_strips()
+    return ["".join(segment.text for segment in strip) for strip in strips]
+
+
+async def test_the_sides_grow_with_the_terminal(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    add_past(backend)
+    async with running(app, WIDE) as pilot:
+        body = main(app).query_one("#body")
+
+        def widths() -> list[int]:
+            return [child.outer_size.width for child in body.children]
+
+        assert widths() == [27, 45, 48]
+        await pilot.resize_terminal(*VAST)
+        await until(pilot, lambda: sum(widths()) == VAST[0], "the new layout")
+        assert widths() == [36, 88, 76]
+
+
+async def test_the_first_words_fit_their_lines_and_name_the_keys_in_force(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, keymap={"score_good": "f7", "pane_tokens": "t"})
+    async with running(app, WIDE) as pilot:
+        shown = screen_lines(pilot)
+        for action, word in FIRST_KEYS:
+            label = app.keys.label(action)
+            assert any(f"  {label:<8} {word}" in row for row in shown), word
+        assert any("  F7       good" in row for row in shown)
+
+
+async def test_a_pane_says_how_much_of_it_is_out_of_sight(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    add_past(backend)
+    backend.canary_rows = [
+        CanaryRow(policy_version=version, prompt="Who are you?", text="Hermes.")
+        for version in (6, 7)
+    ]
+    async with running(app, NARROW) as pilot:
+        await pilot.press("escape", "l")
+        pane = main(app).query_one(TrainingPane)
+        await until(pilot, lambda: pane.max_scroll_y > 0, "more than fits")
+        below = int(pane.max_scroll_y)
+        assert any(f"▼ {below} more lines" in row for row in screen_lines(pilot))
+        await pilot.press("end")
+        await until(pilot, lambda: pane.scroll_y == below, "the end")
+        assert not any("more line" in row for row in screen_lines(pilot))
+        await pilot.resize_terminal(*VAST)
+        await until(pilot, lambda: pane.max_scroll_y == 0, "the room")
+        assert not any("more line" in row for row in screen_lines(pilot))
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (WIDE, "“ pleasure” 0.15  “ great” 0.11"),
+        (VAST, "“ pleasure” 0.15  “ great” 0.11  “ joy” 0.061  “ honor” 0.05"),
+    ],
+    ids=["120", "200"],
+)
+async def test_alternatives_are_shown_whole_or_not_at_all(
+    tmp_path: Path, size: tuple[int, int], shown: str
+) -> None:
+    token = Token(
+        token_id=7,
+        text=" pleasure",
+        logprob=-1.9,
+        alternatives=((" pleasure", -1.9), (" great", -2.2), (" joy", -2.8), (" honor", -3.0)),
+    )
+    app, _ = make_app(tmp_path)
+    async with running(app, size):
+        detail = main(app).query_one(TokenDetail)
+        detail.show(token)
+        assert str(detail.content).splitlines()[-1] == f"others  {shown}"
+
+
+async def test_the_title_names_the_episode_first(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    add_past(backend)
+    async with running(app, NARROW) as pilot:
+        await pilot.press("escape", "s")
+        await app.controller.open_session("sess-1")
+        await pilot.press("c")
+        await until(pilot, lambda: main(app).query_one("#chat").display, "the conversation")
+        shown = screen_lines(pilot)
+        assert any("Chat · episode 2 · Greet Ada in one sentence." in row for row in shown)
