@@ -89,12 +89,15 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         """Offer none of Textual's own commands: the registry has all there is."""
         return ()
 
+    def on_load(self) -> None:
+        """Be ready for signals before the terminal is touched."""
+        self._catch_signals()
+
     async def on_mount(self) -> None:
         """Show the start, and start."""
         self.set_keymap(dict(self.keys.textual))
         self._restore_theme()
         self.theme_changed_signal.subscribe(self, self._remember_theme)
-        self._catch_signals()
         screen = StartScreen(self.controller.clock)
         await self.push_screen(screen)
         self.run_worker(self._start(screen), group="start")
@@ -113,7 +116,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
     def _catch_signals(self) -> None:
         """Leave in good order when told to; the stack runs on, as after a lost connection."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._leave_at_once, 128 + number)
 
     def _leave_at_once(self, code: int) -> None:

@@ -1,4 +1,4 @@
-"""The screen over the fake stack, with a key on which it crashes.
+"""The screen over the fake stack, with keys on which it crashes.
 
 python fakes/crashing.py FOLDER
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 from textual import events
+from textual.widget import Widget
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -22,14 +23,34 @@ from hermes_tui.core.controller import Controller
 
 
 class CrashingTui(HermesTui):
-    """Raises when F12 is pressed."""
+    """Raises when F12 is pressed; with F11 in a task of its own, with shift+F12 while it draws."""
 
     CSS_PATH = Path(app.__file__).with_name("styles") / "hermes.tcss"
 
     async def on_key(self, event: events.Key) -> None:
-        key = SecretStr("-".join(("sk", "very", "secret")))  # not in the shown source
         if event.key == "f12":
-            raise RuntimeError(f"the sky fell {key!r}")
+            fall()
+        elif event.key == "f11":
+            self.run_worker(self._work())
+        elif event.key == "shift+f12":
+            await self.screen.mount(Broken())
+
+    async def _work(self) -> None:
+        fall()
+
+
+class Broken(Widget):
+    """Can't be drawn."""
+
+    def render(self) -> str:
+        fall()
+        return ""
+
+
+def fall() -> None:
+    """Raise, with a key among the local variables."""
+    key = SecretStr("-".join(("sk", "very", "secret")))  # not in the shown source
+    raise RuntimeError(f"the sky fell {key!r}")
 
 
 def main() -> int:

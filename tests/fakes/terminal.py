@@ -109,6 +109,18 @@ class Terminal:
             assert self.process.poll() is None or text in self.text, self.text[-3000:]
             self.read()
 
+    def until_written(self, sequence: str, timeout_s: float = DEADLINE_S) -> None:
+        """Wait until an escape sequence was written."""
+        deadline = time.monotonic() + timeout_s
+        while sequence not in self.output:
+            assert time.monotonic() < deadline, f"never came: {sequence!r}"
+            self.read(0.001)
+
+    def is_stopped(self) -> bool:
+        """Return whether the program was stopped, to go on later."""
+        self.read(0.001)  # else it waits for room in the terminal
+        return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
+
     def press(self, keys: str) -> None:
         """Type."""
         os.write(self.master, keys.encode())
@@ -136,6 +148,12 @@ class Terminal:
         """Return whether lines are edited and echoed as before."""
         return termios.tcgetattr(self.slave) == self.before
 
-    def children(self) -> list[int]:
-        """Return the pids of the program's own descendants."""
-        return [child.pid for child in psutil.Process(self.process.pid).children(recursive=True)]
+    def companions(self) -> list[int]:
+        """Return the pids of the other processes of the program's session, dead parents' too."""
+        return [pid for pid in psutil.pids() if pid != self.process.pid and self._is_here(pid)]
+
+    def _is_here(self, pid: int) -> bool:
+        try:
+            return os.getsid(pid) == self.process.pid
+        except ProcessLookupError:
+            return False  # it ended meanwhile

@@ -16,6 +16,8 @@ from hermes_tui.core.paths import RunDir
 from hermes_tui.supervisor.lock import lock_owner
 
 CRASHING = Path(__file__).parents[1] / "fakes" / "crashing.py"
+CRASHES = ("in a handler", "in a task", "while drawing")
+"""What its keys F12, F11 and shift+F12 do."""
 
 EXIT_S = 1.0
 """How long leaving may take on a machine with nothing else to do."""
@@ -42,7 +44,10 @@ def on_screen(terminal: Terminal) -> None:
     terminal.until("Say something to the agent")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+SIGNALS = [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_a_signal_leaves_the_terminal_as_it_was(
     stack: Served, number: signal.Signals, code: int
 ) -> None:
@@ -50,16 +55,47 @@ def test_a_signal_leaves_the_terminal_as_it_was(
     with attach(stack) as view:
         on_screen(view)
         assert not view.is_sane()  # it reads keys, not lines
-        assert view.modes_left_on() >= {"1049", "25"}
-        assert view.children() == []
+        assert view.modes_left_on() >= {"25", "1000", "1049", "2004"}
+        assert view.companions() == []
         view.process.send_signal(number)
         got, took_s = view.wait()
         assert got == code
         assert took_s < EXIT_S * BUSY
         assert view.is_sane()
         assert view.modes_left_on() == set()
+        assert view.companions() == []
         assert "Traceback" not in view.text
     assert stack.pids() == pids  # the view is gone, the stack is not
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_signal_in_the_moment_in_which_the_terminal_is_taken(
+    stack: Served, number: signal.Signals, code: int
+) -> None:
+    with attach(stack) as view:
+        view.until_written("\x1b[?1049h")
+        view.process.send_signal(number)
+        assert view.wait()[0] == code
+        assert view.is_sane()
+        assert view.modes_left_on() == set()
+
+
+def test_a_stopped_view_gives_the_terminal_back_and_takes_it_again(stack: Served) -> None:
+    with attach(stack) as view:
+        on_screen(view)
+        view.press("half a line")
+        view.until("half a line")
+        view.process.send_signal(signal.SIGTSTP)
+        until(lambda: view.is_stopped())
+        assert view.is_sane()
+        assert view.modes_left_on() == set()
+        view.output = ""
+        view.process.send_signal(signal.SIGCONT)
+        view.until("half a line")
+        assert view.modes_left_on() >= {"25", "1000", "1049", "2004"}
+        view.press("\x11d")
+        assert view.wait()[0] == 0
+        assert (view.is_sane(), view.modes_left_on()) == (True, set())
 
 
 def test_a_lost_connection_detaches(stack: Served) -> None:
@@ -86,12 +122,12 @@ def test_a_killed_view_takes_nothing_with_it(stack: Served, number: signal.Signa
         assert view.modes_left_on() == set()
 
 
-def test_a_crash_restores_the_terminal_and_hides_secrets(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["\x1b[24~", "\x1b[23~", "\x1b[24;2~"], ids=CRASHES)
+def test_a_crash_restores_the_terminal_and_hides_secrets(tmp_path: Path, key: str) -> None:
     with Terminal([sys.executable, "-P", str(CRASHING), str(tmp_path)]) as view:
-        view.until("Sessions")
-        view.press("\x1b[24~")  # F12, on which the test's own subclass raises
-        code, _ = view.wait()
-        assert code == 1
+        on_screen(view)
+        view.press(key)
+        assert view.wait()[0] == 1
         assert view.is_sane()
         assert view.modes_left_on() == set()
         assert "the sky fell" in view.text
@@ -107,6 +143,7 @@ def test_quit_asks_and_detaches(stack: Served) -> None:
         code, took_s = view.wait()
         assert (code, view.is_sane(), view.modes_left_on()) == (0, True, set())
         assert took_s < EXIT_S * BUSY
+        assert view.companions() == []
     assert all(map(is_alive, stack.pids()))
 
 
@@ -119,6 +156,7 @@ def test_quit_can_stop_everything(tmp_path: Path) -> None:
             view.press("\x11s")
             assert view.wait()[0] == 0
             assert view.modes_left_on() == set()
+            assert view.companions() == []
         stack.wait()
         until(lambda: not any(map(is_alive, pids)))
         assert lock_owner(RunDir(tmp_path)) is None
