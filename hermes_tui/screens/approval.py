@@ -15,6 +15,7 @@ from hermes_tui.core.controller import Controller
 from hermes_tui.core.events import ApprovalRequested
 from hermes_tui.core.text import one_line
 from hermes_tui.widgets.asked import seconds_left
+from hermes_tui.widgets.field import Field
 from hermes_tui.widgets.text import foreign
 
 TICK_S = 0.2
@@ -60,7 +61,7 @@ class ApprovalScreen(ModalScreen[str | None]):
             with VerticalScroll(id="approval-scroll", can_focus=False):
                 yield Static(foreign(self.request.question), id="approval-question")
             if self.request.free:
-                yield Input(placeholder="your answer", compact=True)
+                yield Field(placeholder="your answer", compact=True)
             with Horizontal(classes="buttons"):
                 for key, choice in self._keys.items():
                     words = CHOICES.get(choice, ("", one_line(choice)))[1]

@@ -12,6 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
 from hermes_tui.core.text import one_line
+from hermes_tui.widgets.field import Field
 from hermes_tui.widgets.text import foreign
 
 QuitChoice = Literal["stop", "detach", "cancel"]
@@ -72,7 +73,7 @@ class AskScreen(ModalScreen[str | None]):
         """Lay out the question."""
         with Vertical(classes="dialog"):
             yield Label(foreign(self._question, "bold"))
-            yield Input(value=self._value, compact=True)
+            yield Field(value=self._value, compact=True)
             yield Static(foreign(self._hint, "dim"), id="ask-hint")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

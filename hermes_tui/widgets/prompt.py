@@ -7,6 +7,7 @@ from textual.widgets import TextArea
 
 from hermes_tui.keys import Keys
 from hermes_tui.messages import MessageTyped, PromptLeft
+from hermes_tui.widgets.field import act_in_order
 from hermes_tui.widgets.panes import Acts
 
 MAX_HISTORY = 100
@@ -55,25 +56,28 @@ class Prompt(Acts, TextArea):
     async def on_key(self, event: events.Key) -> None:
         """Do the prompt's own actions, and bring back earlier messages from the edges.
 
-        Here and not by bindings: those would run before text that was typed just ahead of the key
-        is in the prompt, as when a whole line arrives at once.
+        Here and not by bindings, as in every field: see ``act_in_order``.
         """
         if action := self._keys.action("prompt", event.key):
-            event.prevent_default()
-            event.stop()
             self.action_do(action.id)
+        elif not self._recall(event.key):
+            await act_in_order(self, event)
             return
-        row = self.cursor_location[0]
-        if event.key == "up" and row == 0:
-            self._recall(1, event)
-        elif event.key == "down" and row == self.document.line_count - 1 and self._recalled:
-            self._recall(-1, event)
+        event.prevent_default()
+        event.stop()
 
-    def _recall(self, by: int, event: events.Key) -> None:
+    def _recall(self, key: str) -> bool:
+        """Bring back an earlier or a later message; return whether the key is used for that."""
+        row, last_row = self.cursor_location[0], self.document.line_count - 1
+        if key == "up" and row == 0:
+            by = 1
+        elif key == "down" and row == last_row and self._recalled:
+            by = -1
+        else:
+            return False
         if self._recalled == 0 and self.text:
-            return
+            return False
         self._recalled = min(max(self._recalled + by, 0), len(self._history))
         self.load_text(self._history[-self._recalled] if self._recalled else "")
         self.move_cursor(self.document.end)
-        event.prevent_default()
-        event.stop()
+        return True
