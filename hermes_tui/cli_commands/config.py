@@ -17,26 +17,39 @@ def config() -> None:
 @config.command()
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 def init(force: bool) -> None:
-    """Write hermes.toml here: every setting, explained, left at its default."""
-    from hermes_tui.core.config import FILE_NAME
-    from hermes_tui.core.reference import reference_toml
+    """Write hermes.toml here, for this machine.
+
+    Every setting is explained and left at its default, but for those that the machine asks for.
+    """
+    from hermes_tui.core.config import FILE_NAME, Config
+    from hermes_tui.core.machine import describe, fitted
+    from hermes_tui.core.paths import RunDir
+    from hermes_tui.core.reference import machine_toml
+    from hermes_tui.core.system import SystemSampler
     from hermes_tui_services.errors import ConfigError
 
     path = Path(FILE_NAME)
+    machine, free = SystemSampler().sample({}), RunDir.of(Config()).free_bytes
+    about, settings = describe(machine, free), fitted(machine, free)
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(reference_toml(commented_out=True))
+            file.write(machine_toml(settings, about))
     except FileExistsError as error:
         raise ConfigError(f"{path.absolute()}: is there already; --force replaces it") from error
     except OSError as error:
         raise ConfigError(f"{path.absolute()}: cannot be written ({error.strerror})") from error
-    click.echo(f"wrote {path.absolute()}")
+    click.echo(f"wrote {path.absolute()} for {about}")
+    for key, setting in settings.items():
+        click.echo(f"  {key} = {setting.value}, for {setting.why}")
 
 
 @config.command()
 @click.pass_obj
 def show(invocation: Invocation) -> None:
-    """Print what is in force, and where each setting came from; keys are masked."""
+    """Print what is in force, and where it came from.
+
+    Keys are masked.
+    """
     from hermes_tui.core.config import load_with_sources
     from hermes_tui.core.reference import config_toml
 
@@ -49,10 +62,23 @@ def show(invocation: Invocation) -> None:
 @config.command()
 @click.pass_obj
 def check(invocation: Invocation) -> None:
-    """Check the configuration; exits with 2 and one line when it is wrong."""
+    """Check the configuration.
+
+    Exits with 2 and says what is wrong, where, and what is meant instead.
+    """
+    from textual.theme import BUILTIN_THEMES
+
     from hermes_tui.core.config import load_with_sources
     from hermes_tui.core.paths import RunDir
+    from hermes_tui.keys import resolve
+    from hermes_tui_services.errors import ConfigError
 
     loaded, sources = load_with_sources(invocation.overrides, path=invocation.config_file)
+    problems = list(resolve(loaded.tui.keymap).problems)
+    if loaded.tui.theme not in BUILTIN_THEMES:
+        known = ", ".join(sorted(BUILTIN_THEMES))
+        problems.append(f"tui.theme: there is no theme “{loaded.tui.theme}”; there are {known}")
+    if problems:
+        raise ConfigError(f"{sources.file or 'configuration'}: " + "; ".join(problems))
     click.echo(f"ok: {sources.file or 'no file, all defaults'}")
     click.echo(f"run directory: {RunDir.of(loaded).root}")

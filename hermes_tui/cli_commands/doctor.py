@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from hermes_tui.core.paths import RunDir
 
 _GIB = 1024**3
+_MIN_COLUMNS, _MIN_ROWS = 60, 20
+"""Below that the screen shows a notice only."""
+
 _MIN_FREE_DISK_GIB = 2
 """The embedded model, its conversion and a few checkpoints of it."""
 
@@ -33,6 +36,9 @@ _PACKAGES = {
 """What each part needs, and what installs it."""
 
 _TRAINER_ONLY = ("torch", "transformers", "peft", "renderers")
+
+_OPTIONAL = {"textual-serve": "web", "pyarrow": "export"}
+"""What only one command needs; its extra."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,10 @@ class Finding:
 @click.command(cls=WordsCommand)
 @click.pass_obj
 def doctor(invocation: Invocation) -> None:
-    """Print versions, paths, devices, ports, the model, and what is missing."""
+    """Say what is there, and how to mend what is not.
+
+    Versions, terminal, devices, paths, model, ports. Exits with 1 when something is to mend.
+    """
     import platform
 
     config = invocation.load()
@@ -60,6 +69,7 @@ def doctor(invocation: Invocation) -> None:
         Finding("python", sys.executable),
         Finding("system", f"{platform.system()} {platform.release()} {platform.machine()}"),
         *_packages(config),
+        _terminal(),
         *_devices(),
         *_paths(invocation, run_dir),
         *_model(config),
@@ -85,6 +95,28 @@ def _packages(config: Config) -> Iterator[Finding]:
             yield Finding(name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             yield Finding(name, "not installed", mend)
+    for name, extra in _OPTIONAL.items():
+        try:
+            yield Finding(name, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            how = f"pip install 'hermes-tui[{extra}]'"
+            yield Finding(name, f"not installed; `hermes-tui {extra}` would need it: {how}")
+
+
+def _terminal() -> Finding:
+    import shutil
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return Finding("terminal", "none here; --plain and --serve need none")
+    size = shutil.get_terminal_size()
+    about = f"{os.environ.get('TERM', 'TERM is not set')}, {size.columns}x{size.lines}"
+    encoding = sys.stdout.encoding.lower()
+    if encoding.replace("-", "") != "utf8":
+        return Finding("terminal", f"{about}, {encoding}", "export LANG=C.UTF-8")
+    if size.columns < _MIN_COLUMNS or size.lines < _MIN_ROWS:
+        mend = f"make it {_MIN_COLUMNS}x{_MIN_ROWS} or larger, or use `hermes-tui --plain`"
+        return Finding("terminal", about, mend)
+    return Finding("terminal", about)
 
 
 def _devices() -> Iterator[Finding]:
@@ -96,14 +128,24 @@ def _devices() -> Iterator[Finding]:
     yield Finding("memory", f"{total - used:.1f} of {total:.1f} GiB free")
     for gpu in sample.gpus:
         memory = f"{gpu.memory_total_bytes / _GIB:.0f} GiB" if gpu.memory_total_bytes else "n/a"
-        yield Finding(f"gpu {gpu.index}", f"{gpu.name or 'n/a'}, {memory}")
+        mend = "" if _torch_sees_gpus() else "pip install torch, in a build with CUDA"
+        unused = ", but the installed torch is for CPUs only" if mend else ""
+        yield Finding(f"gpu {gpu.index}", f"{gpu.name or 'n/a'}, {memory}{unused}", mend)
     if sample.gpu_note:
         yield Finding("gpu", sample.gpu_note)
 
 
-def _paths(invocation: Invocation, run_dir: RunDir) -> Iterator[Finding]:
-    import shutil
+def _torch_sees_gpus() -> bool:
+    """Whether the installed torch was built for GPUs; true where none is installed."""
+    import importlib.metadata
 
+    try:
+        return not importlib.metadata.version("torch").endswith("+cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return True
+
+
+def _paths(invocation: Invocation, run_dir: RunDir) -> Iterator[Finding]:
     from hermes_tui.core.config import find_file
     from hermes_tui.supervisor.lock import lock_owner
 
@@ -111,10 +153,10 @@ def _paths(invocation: Invocation, run_dir: RunDir) -> Iterator[Finding]:
     yield Finding("configuration", str(file or "none, all defaults"))
     pid = lock_owner(run_dir)
     yield Finding("run directory", f"{run_dir.root} ({f'served by pid {pid}' if pid else 'idle'})")
-    there = next(folder for folder in (run_dir.root, *run_dir.root.parents) if folder.exists())
+    there = run_dir.existing
     if not os.access(there, os.W_OK):
         yield Finding("run directory", f"{there} is not writable", "set run.dir to another place")
-    free_gib = shutil.disk_usage(there).free / _GIB
+    free_gib = run_dir.free_bytes / _GIB
     mend = "" if free_gib >= _MIN_FREE_DISK_GIB else "free some space, or set run.dir elsewhere"
     yield Finding("disk", f"{free_gib:.1f} GiB free", mend)
 
@@ -140,14 +182,19 @@ def _ports(config: Config, run_dir: RunDir) -> Iterator[Finding]:
     from hermes_tui.supervisor.lock import lock_owner
 
     if lock_owner(run_dir):
-        return  # they are in use by the stack itself
+        yield Finding("ports", "in use by the running stack; `hermes-tui status` shows them")
+        return
     for key, host, port in (
         ("services.gateway.port", config.services.gateway.host, config.services.gateway.port),
         ("services.router.port", "127.0.0.1", config.services.router.port),
         ("training.gateway.port", config.training.gateway.host, config.training.gateway.port),
     ):
-        if port and _is_taken(host, port):
-            yield Finding(key, f"port {port} is in use", f"set {key} to another port, or 0")
+        if not port:
+            yield Finding(key, "0: any that is free")
+        elif _is_taken(host, port):
+            yield Finding(key, f"{port} is in use", f"set {key} to another port, or 0")
+        else:
+            yield Finding(key, f"{port} is free")
 
 
 def _is_taken(host: str, port: int) -> bool:

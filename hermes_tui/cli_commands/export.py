@@ -72,7 +72,9 @@ def export(
     style: str,
     discount: float,
 ) -> None:
-    """Export recorded episodes: tokens, log-probabilities, masks, versions, rewards.
+    """Export recorded episodes for other programs.
+
+    Tokens, log-probabilities, masks, policy versions, rewards.
 
     It marks nothing, and may run beside a stack that works.
     """

@@ -50,7 +50,10 @@ def start(
     api_key: str | None,
     group_size: int,
 ) -> None:
-    """Start a session: prints its id and its key, on standard error as NAME=VALUE, too."""
+    """Start a session; print its id and its key.
+
+    On standard error, too, as NAME=VALUE.
+    """
     answer, url = run_async(
         _start(invocation, gateway_url, admin_key, task_id, api_key, group_size)
     )
@@ -88,7 +91,10 @@ async def _start(
 def end(
     invocation: Invocation, session_id: str, gateway_url: str | None, admin_key: str | None
 ) -> None:
-    """End a session: its key works no longer, its open episode is closed."""
+    """End a session.
+
+    Its key works no longer, and its open episode is closed.
+    """
 
     async def call() -> dict[str, Any]:
         from hermes_tui_training.client import InferenceClient
@@ -120,13 +126,15 @@ def list_(
 
     rows = run_async(call())
     if as_json:
-        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(rows, indent=2))
         return
-    click.echo(f"{'SESSION':<28}{'STARTED':<21}{'STATE':<8}TASK")
+    from hermes_tui.core.text import one_line
+
+    click.echo(f"{'SESSION':<30}{'STARTED':<21}{'STATE':<8}TASK")
     for row in rows:
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["created_at"]))
         state = "ended" if row["ended_at"] else "open"
-        click.echo(f"{row['session_id']:<28}{started:<21}{state:<8}{_printable(row['task_id'])}")
+        click.echo(f"{row['session_id']:<30}{started:<21}{state:<8}{one_line(row['task_id'])}")
 
 
 @session.command()
@@ -154,7 +162,7 @@ def show(
 
     episodes = run_async(call())
     if as_json:
-        click.echo(json.dumps(episodes, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(episodes, indent=2))
         return
     for episode in episodes:
         _print_episode(episode)
@@ -164,31 +172,26 @@ def _print_episode(episode: dict[str, Any]) -> None:
     reward = "no reward" if episode["reward"] is None else f"reward {episode['reward']:+.2f}"
     step = f" · step {episode['step']}" if episode["step"] is not None else ""
     dropped = f" · {episode['dropped_reason']}" if episode["dropped_reason"] else ""
-    click.echo(f"{episode['episode_id']} · {episode['state']} · {reward}{step}{dropped}")
+    _echo("", f"{episode['episode_id']} · {episode['state']} · {reward}{step}{dropped}")
     for completion in episode["completions"]:
         asked = [m for m in completion["request_messages"] if m["role"] == "user"]
         said = completion["message"] or {}
         logprobs = completion["logprobs"]
         mean = f", mean logprob {sum(logprobs) / len(logprobs):.3f}" if logprobs else ""
+        why = completion["untrainable_reason"]
+        untrained = f", not trainable: {why}" if why else ""
         if asked:
-            click.echo(f"  user       {_printable(str(asked[-1]['content']))}")
-        click.echo(f"  assistant  {_printable(str(said.get('content') or ''))}")
-        click.echo(
-            f"             {completion['completion_id']}, {len(logprobs)} tokens"
-            f"{mean}, {completion['finish_reason']}"
-            + (
-                f", not trainable: {completion['untrainable_reason']}"
-                if completion["untrainable_reason"]
-                else ""
-            )
-        )
+            _echo("  user       ", str(asked[-1]["content"]))
+        _echo("  assistant  ", str(said.get("content") or ""))
+        about = f"{completion['completion_id']}, {len(logprobs)} tokens{mean}"
+        _echo("             ", f"{about}, {completion['finish_reason']}{untrained}")
 
 
-def _printable(text: str) -> str:
-    """Return foreign text without the characters that steer a terminal."""
+def _echo(head: str, text: str) -> None:
+    """Print foreign text behind a head, without what steers a terminal; its lines line up."""
     from hermes_tui.core.text import clean
 
-    return clean(text)
+    click.echo(head + clean(text).replace("\n", "\n" + " " * len(head)))
 
 
 @click.command(cls=WordsCommand)

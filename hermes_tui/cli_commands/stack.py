@@ -38,7 +38,10 @@ def open_screen(config: Config) -> int:
 @click.command(cls=WordsCommand)
 @click.pass_obj
 def setup(invocation: Invocation) -> None:
-    """Fetch and prepare the model, so that everything later works without a network."""
+    """Fetch and prepare the model.
+
+    Everything later works without a network.
+    """
     import subprocess
 
     config = invocation.load()
@@ -122,6 +125,8 @@ async def _fetch_status(run_dir: RunDir) -> StackStatus:
 
 
 def _print_status(stack: StackStatus) -> None:
+    from hermes_tui.core.text import clean
+
     click.echo(f"hermes-tui {stack.version} · {stack.state} · pid {stack.pid} · {stack.run_dir}")
     for label, url in (
         ("agent gateway", stack.agent_gateway),
@@ -134,7 +139,7 @@ def _print_status(stack: StackStatus) -> None:
         uptime = _duration(row.uptime_s) if row.uptime_s is not None else "-"
         rss = f"{row.rss_bytes / _MIB:.0f}" if row.rss_bytes else "-"
         restarts = f"restarted {row.restarts}x after {row.last_exit}" if row.restarts else ""
-        note = (row.reason or restarts).splitlines()[:1]
+        note = clean(row.reason or restarts).splitlines()[:1]
         click.echo(
             f"{row.name:<15}{row.state:<10}{row.pid or '-':>8}{row.port or '-':>7}"
             f"{uptime:>9}{rss:>9}  {''.join(note)}".rstrip()
@@ -162,30 +167,43 @@ def stop(invocation: Invocation) -> None:
 @click.command(cls=WordsCommand)
 @click.argument("name", default="supervisor")
 @click.option("-f", "--follow", is_flag=True, help="Go on with each new line.")
-@click.option("-n", "--lines", type=click.IntRange(0), default=200, show_default=True)
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(0),
+    default=200,
+    show_default=True,
+    help="Lines to begin with.",
+)
 @click.pass_obj
 def logs(invocation: Invocation, name: str, follow: bool, lines: int) -> None:
-    """Print the log of one process, such as worker-0; works when nothing runs, too."""
+    """Print the log of one process.
+
+    NAME is that of the process, such as worker-0; without one it is the supervisor. It works when
+    nothing runs, too.
+    """
     show_log(invocation.run_dir(), name, follow=follow, lines=lines)
 
 
 def show_log(run_dir: RunDir, name: str, *, follow: bool, lines: int) -> None:
     """Print the end of a process's log, and what is added to it when followed."""
     from hermes_tui.core.logs import FOLLOW_POLL_S, LogFollower, tail_lines
+    from hermes_tui.core.text import clean
 
     path: Path = run_dir.log(name)
     if not path.exists():
-        known = ", ".join(sorted(file.stem for file in run_dir.logs.glob("*.log"))) or "none yet"
-        raise ConfigError(f"there is no log of {name!r} in {run_dir.logs}; there are: {known}")
+        known = ", ".join(sorted(file.stem for file in run_dir.logs.glob("*.log")))
+        mend = f"there are: {known}" if known else "start a stack first with `hermes-tui`"
+        raise ConfigError(f"there is no log of {name!r} in {run_dir.logs}; {mend}")
     if not follow:
         for line in tail_lines(path, lines):
-            click.echo(line)
+            click.echo(clean(line))
         return
     follower = LogFollower(path, lines)
     try:
         while True:
             for line in follower.read():
-                click.echo(line)
+                click.echo(clean(line))
             time.sleep(FOLLOW_POLL_S)
     except KeyboardInterrupt:
         return

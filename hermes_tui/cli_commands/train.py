@@ -25,7 +25,7 @@ _AREAL_UNUSED = "actor.admin_api_key"
 )
 @click.pass_obj
 def train(invocation: Invocation, config_file: Path | None) -> None:
-    """Run the trainer and its inference gateway without the agent service.
+    """Run trainer and inference gateway without the agent.
 
     Settings are section.key=value words; AReaL's actor.path and rollout.admin_api_key work, too.
     """

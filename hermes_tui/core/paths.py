@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,16 @@ class RunDir:
             ) from error
         if not os.access(self.root, os.W_OK | os.X_OK):
             raise ConfigError(f"run.dir: {self.root} is not writable; set it to another place")
+
+    @property
+    def existing(self) -> Path:
+        """The directory, or while it is not made the nearest one above it that there is."""
+        return next(folder for folder in (self.root, *self.root.parents) if folder.exists())
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that are free on its disk."""
+        return shutil.disk_usage(self.existing).free
 
     @property
     def keys(self) -> Path:

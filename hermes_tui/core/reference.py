@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 import tomlkit
@@ -12,6 +12,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from hermes_tui.core.config import Config
+from hermes_tui.core.machine import Fitted
 from hermes_tui_services.settings import MASK
 
 _WIDTH = 98
@@ -25,16 +26,33 @@ Annotate = Callable[[str], str]
 """From a dotted key to a remark behind its value, or an empty string."""
 
 
-def reference_toml(*, commented_out: bool = False) -> str:
-    """Return every setting with its explanation and its default.
+def reference_toml() -> str:
+    """Return every setting with its explanation and its default."""
+    rows = _section(Config(), "", explain=True, annotate=lambda _: "")
+    return "\n".join([*_comment(_HEAD), "", *rows]).rstrip() + "\n"
+
+
+def machine_toml(settings: Mapping[str, Fitted], about: str) -> str:
+    """Return every setting with its explanation, in comments but for those that a machine needs.
 
     Args:
-        commented_out: put the settings themselves into comments, so that they stay defaults.
+        settings: those, by dotted key.
+        about: the machine, in one line.
     """
-    lines = [*_comment(_HEAD), ""]
-    prefix = "# " if commented_out else ""
+    suits = "what is not commented out suits it" if settings else "the defaults suit it"
+    lines = [*_comment(_HEAD), "#", *_comment(f"Written for {about}: {suits}."), ""]
+    section = ""
     for row in _section(Config(), "", explain=True, annotate=lambda _: ""):
-        lines.append(f"{prefix}{row}" if "=" in row and not row.startswith("#") else row)
+        key = f"{section}.{row.partition(' = ')[0]}"
+        if row.startswith("["):
+            section = row.strip("[]")
+        elif key in settings:
+            name, _, default = row.partition(" = ")
+            lines += _comment(f"For {settings[key].why}; the default is {default}.")
+            row = f"{name} = {settings[key].value}"
+        elif row and not row.startswith("#"):
+            row = f"# {row}"
+        lines.append(row)
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import resource
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -94,6 +97,58 @@ def test_config_init_check_show(tmp_path: Path) -> None:
     values = tomli.loads(shown.output)
     assert values["services"]["pairs"]["count"] == 2
     assert values["model"]["path"] == "/m"
+
+
+def test_config_init_says_what_it_found_here() -> None:
+    said = CliRunner().invoke(cli, ["config", "init"]).output
+    assert re.search(r" for \d+ cores?, \d+ GiB of memory, .*, \d+ GiB of disk free\n", said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tui.theme=textual-lite"], "tui.theme: there is no theme “textual-lite”; there are ansi"),
+        (["tui.keymap.score_god=z"], "tui.keymap.score_god: no such action; did you mean score_g"),
+    ],
+)
+def test_config_check_knows_themes_and_actions(words: list[str], said: str) -> None:
+    code, out, err = run(*words, "config", "check")
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_no_list_of_commands_is_cut_at_80_columns() -> None:
+    def groups(command: click.Command, *words: str) -> Iterator[list[str]]:
+        if isinstance(command, click.Group):
+            yield list(words)
+            for name in command.list_commands(click.Context(command)):
+                below = command.get_command(click.Context(command), name)
+                assert below
+                yield from groups(below, *words, name)
+
+    for words in groups(cli):
+        said = CliRunner().invoke(cli, [*words, "--help"], terminal_width=80).output
+        assert "Commands:" in said
+        assert [line for line in said.splitlines()[1:] if line.endswith("...")] == []
+
+
+def test_doctor_names_what_is_missing_and_what_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_TUI_CACHE", "nothing-here")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, out, _ = run("doctor", f"services.gateway.port={port}")
+    rows = [line.split(maxsplit=2) for line in out.splitlines() if line[:2] in ("ok", "!!")]
+    found = {row[1]: row for row in rows}
+    assert {"python", "textual", "torch", "cpu", "memory", "disk", "terminal"} <= set(found)
+    assert found["services.gateway.port"][0] == "!!"
+    assert f"{port} is in use" in out
+    assert "set services.gateway.port to another port, or 0" in out
+    assert found["services.router.port"] == ["ok", "services.router.port", "0: any that is free"]
+    assert found["model"][0] == "!!"
+    assert "-> hermes-tui setup" in out
+    assert (code, out.splitlines()[-1]) == (1, "2 to mend")
 
 
 def test_words_may_stand_anywhere() -> None:

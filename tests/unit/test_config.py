@@ -15,7 +15,8 @@ from hermes_tui.core.config import (
     load_with_sources,
 )
 from hermes_tui.core.config_errors import known_keys
-from hermes_tui.core.reference import config_toml, reference_toml
+from hermes_tui.core.machine import Fitted
+from hermes_tui.core.reference import config_toml, machine_toml, reference_toml
 from hermes_tui_services.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -272,9 +273,21 @@ def test_reference_explains_every_key() -> None:
     assert [lines[i] for i in settings if not lines[i - 1].startswith("# ")] == []
 
 
-def test_commented_reference_sets_nothing() -> None:
-    tables = tomli.loads(reference_toml(commented_out=True))
+def test_a_machine_s_file_sets_what_that_machine_needs_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "hermes.toml"
+    file.write_text(machine_toml({}, "a machine"))
+    tables = tomli.loads(file.read_text())
     assert not [key for key in flat(tables) if not isinstance(value_at(tables, key), dict)]
+    assert load_config(path=file, environ={}) == Config()
+
+    needs = {"training.engine.max_num_seqs": Fitted(value=64, why="a GPU of 80 GiB")}
+    file.write_text(machine_toml(needs, "a machine with a GPU"))
+    assert "# Written for a machine with a GPU: what is not commented" in file.read_text()
+    assert "# For a GPU of 80 GiB; the default is 16.\nmax_num_seqs = 64\n" in file.read_text()
+    tables = tomli.loads(file.read_text())
+    set_there = [key for key in flat(tables) if not isinstance(value_at(tables, key), dict)]
+    assert set_there == list(needs)
+    assert load_config(path=file, environ={}).training.engine.max_num_seqs == 64
 
 
 def test_shown_configuration_masks_keys_and_names_places(tmp_path: Path) -> None:
