@@ -23,6 +23,10 @@ TICK_S = 1.0
 """The seconds on the screen move this often while something starts."""
 
 
+_ENDING = {"stopping", "stopped"}
+"""States of processes that go because another one failed."""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Entry:
     stage: Stage
@@ -65,6 +69,8 @@ class StartScreen(Screen[None]):
         """Show what a process does now."""
         now = self._clock()
         entry = self._entries.setdefault(stage.process, _Entry(stage=stage, since=now))
+        if entry.stage.state == "failed" and stage.state in _ENDING:
+            return  # that it failed, and why, is what the person looks for
         entry.stage = stage
         if stage.state in ("ready", "failed") and entry.took_s is None:
             entry.took_s = now - entry.since
@@ -83,7 +89,10 @@ class StartScreen(Screen[None]):
         if not self.is_mounted:
             return
         now = self._clock()
-        lead = "starting agent, model and trainer" if self._entries else "looking for a stack"
+        states = {entry.stage.state for entry in self._entries.values()}
+        lead = "starting agent, model and trainer" if states else "looking for a stack"
+        if states & _ENDING:
+            lead = "that did not work: what was started stops again"
         seconds = f" · {now - self._began:.0f} s"
         self.query_one("#start-lead", Static).update(Content.styled(lead + seconds, "dim"))
         rows = [self._row(entry, now) for entry in self._entries.values()]
@@ -99,7 +108,8 @@ class StartScreen(Screen[None]):
                 )
             )
         else:
-            end.update(Content.styled("q leaves; what was started stops again", "dim"))
+            leave = "" if states & _ENDING else "q leaves; what was started stops again"
+            end.update(Content.styled(leave, "dim"))
 
     def _row(self, entry: _Entry, now: float) -> Content:
         stage = entry.stage

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from fakes.screen import NARROW, WIDE, add_past, app_of, main, make_app, running, until
 from textual.pilot import Pilot
 
-from hermes_tui.core.rows import CanaryRow, Token
+from hermes_tui.core.rows import CanaryRow, Stage, Token
+from hermes_tui.screens.start import StartScreen
 from hermes_tui.widgets.chat import FIRST_KEYS
 from hermes_tui.widgets.tokens import TokenDetail
 from hermes_tui.widgets.training import TrainingPane
@@ -102,3 +104,21 @@ async def test_the_title_names_the_episode_first(tmp_path: Path) -> None:
         await until(pilot, lambda: main(app).query_one("#chat").display, "the conversation")
         shown = screen_lines(pilot)
         assert any("Chat · episode 2 · Greet Ada in one sentence." in row for row in shown)
+
+
+async def test_what_failed_at_the_start_is_said_while_the_others_stop(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.start_gate = asyncio.Event()
+    async with app.run_test(size=NARROW) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, StartScreen), "the start")
+        assert isinstance(app.screen, StartScreen)
+        await until(pilot, lambda: any("loading" in row for row in screen_lines(pilot)))
+        for state, text in (("failed", "port 8080 is taken"), ("stopped", "")):
+            app.screen.report(Stage(process="gateway", state=state, text=text))
+        app.screen.report(Stage(process="router", state="stopped"))
+        await pilot.pause()
+        shown = screen_lines(pilot)
+        assert any("✗ failed" in row and "port 8080 is taken" in row for row in shown)
+        assert any("○ stopped  router" in row for row in shown)
+        assert any("that did not work: what was started stops again" in row for row in shown)
+        assert not any("q leaves" in row for row in shown)
