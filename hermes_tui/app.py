@@ -127,7 +127,8 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         self.exit(return_code=code)
 
     async def on_unmount(self) -> None:
-        """Let go of the stack."""
+        """Let go of the stack, once nobody asks it for anything any more."""
+        self.workers.cancel_all()
         await self.controller.close()
 
     async def on_event(self, event: events.Event) -> None:
@@ -188,8 +189,8 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
             self.push_screen(CommandPalette(id="palette"))
 
     def do_approval_answer(self) -> None:
-        """Open the oldest question of the agent."""
-        request = next(iter(self.controller.state.asked.values()), None)
+        """Open a question of the agent: of the open session, else the oldest."""
+        request = next(iter(self.controller.state.questions), None)
         if request is None:
             self.notify("the agent asks nothing now", markup=False)
         elif not isinstance(self.screen, ModalScreen):

@@ -32,12 +32,15 @@ from hermes_tui.core.rows import (
 from hermes_tui.core.secrets import read_keys
 from hermes_tui.core.status import StackStatus, SystemSample
 from hermes_tui.supervisor.launch import ensure_supervisor, find_supervisor, stop_supervisor
-from hermes_tui_services.client import AgentClient
-from hermes_tui_services.errors import ServiceError
+from hermes_tui_services.client import AgentClient, PastTurn
+from hermes_tui_services.errors import RefusedError, ServiceError
 from hermes_tui_services.updates import TurnUpdate
 from hermes_tui_training.client import InferenceClient
 
 Client = TypeVar("Client")
+
+PLAIN_TASK_ID = "chat"
+"""Task of the sessions without a trainer: it would be the one to tell them apart."""
 
 PAGE = 1000
 """Episodes that are asked for at once; the gateway gives no more."""
@@ -65,8 +68,8 @@ class RemoteBackend:
         self._inference: InferenceClient | None = None
         self._inference_url = ""
         self._session_keys: dict[str, SecretStr] = {}
-        self._plain_sessions: dict[str, SessionRow] = {}
-        """Conversations without a trainer: it is the one who would know them."""
+        self._unspoken: dict[str, SessionRow] = {}
+        """Conversations without a trainer in which nothing is kept yet: nobody else lists them."""
 
     # The stack -----------------------------------------------------------------------------
 
@@ -154,15 +157,30 @@ class RemoteBackend:
     async def sessions(self) -> list[SessionRow]:
         """Return all sessions."""
         if self._inference is None:
-            return list(self._plain_sessions.values())
+            return await self._plain_sessions()
         return [SessionRow.from_wire(row) for row in await self._inference.sessions()]
+
+    async def _plain_sessions(self) -> list[SessionRow]:
+        """Return the agent service's conversations, oldest first."""
+        rows = {
+            str(row["session_key"]): SessionRow(
+                session_id=str(row["session_key"]),
+                task_id=PLAIN_TASK_ID,
+                created_at=float(row["created_at"]),
+                num_turns=int(row["num_turns"]),
+            )
+            for row in await self._gateway.sessions()
+        }
+        for session_id in [row.session_id for row in rows.values() if row.num_turns]:
+            self._unspoken.pop(session_id, None)
+        return sorted((self._unspoken | rows).values(), key=lambda row: row.created_at)
 
     async def start_session(self, task_id: str) -> SessionRow:
         """Start a session."""
         if self._inference is None:
             session_id = f"chat-{secrets.token_hex(8)}"
             row = SessionRow(session_id=session_id, task_id=task_id, created_at=time.time())
-            self._plain_sessions[session_id] = row
+            self._unspoken[session_id] = row
             return row
         answer = await self._inference.start_session(task_id)
         session_id = str(answer["session_id"])
@@ -197,9 +215,27 @@ class RemoteBackend:
         """End a session: its key works no longer."""
         if self._inference is None:
             await self._gateway.close(session_id)
-            self._plain_sessions.pop(session_id, None)
+            self._unspoken.pop(session_id, None)
         else:
             await self._inference.end_session(session_id)
+
+    async def past_turns(self, session_id: str) -> list[PastTurn]:
+        """Return a conversation as the agent service keeps it."""
+        try:
+            return await self._gateway.past_turns(session_id)
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+            return []  # nothing was kept of it yet
+
+    async def running(self) -> dict[str, str]:
+        """Return the run of every turn in flight, by session id."""
+        return await self._gateway.turns()
+
+    async def join(self, session_id: str) -> AsyncIterator[TurnUpdate]:
+        """Follow a session's turn in flight; it goes on when this view leaves."""
+        async for update in self._gateway.join(session_id):
+            yield update
 
     async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnUpdate]:
         """Run one turn; it goes on when this view leaves.

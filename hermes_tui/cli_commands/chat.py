@@ -31,6 +31,8 @@ class _Route:
     base_url: str | None = None
     session_key: str | None = field(default=None, repr=False)
     model: str | None = None
+    session_id: str | None = None
+    """The trainer's session, when it was started here; the screens know its turns by that."""
 
 
 @click.command(cls=WordsCommand)
@@ -78,7 +80,8 @@ def _loop(runner: asyncio.Runner, gateway: Gateway, route: _Route) -> None:
     from hermes_tui_services.client import AgentClient
 
     user = f"hermes-{int(time.time())}"
-    click.echo(f"Session: {user}")
+    session_key = route.session_id or f"agent:{_MODEL}:{user}"
+    click.echo(f"Session: {route.session_id or user}")
     if route.base_url:
         click.echo(f"Self-evolution: routing LLM calls via {route.base_url}")
     click.echo("Type your message (or 'quit' to exit):\n")
@@ -86,7 +89,7 @@ def _loop(runner: asyncio.Runner, gateway: Gateway, route: _Route) -> None:
     try:
         while (message := _read_message()) is not None:
             if message:
-                _turn(runner, _show_turn(client, f"agent:{_MODEL}:{user}", message, route))
+                _turn(runner, _show_turn(client, session_key, message, route))
     finally:
         runner.run(client.aclose())
 
@@ -102,7 +105,12 @@ async def _new_session(invocation: Invocation, model: str | None) -> _Route:
     async with InferenceClient(gateway.url, gateway.key) as client:
         answer = await client.start_session(_TASK_ID)
     click.echo(f"Session API key (for `hermes-tui reward --api-key`): {answer['api_key']}")
-    return _Route(base_url=gateway.url, session_key=answer["api_key"], model=model)
+    return _Route(
+        base_url=gateway.url,
+        session_key=answer["api_key"],
+        model=model,
+        session_id=answer["session_id"],
+    )
 
 
 def _read_message() -> str | None:

@@ -19,6 +19,7 @@ from hermes_tui.core.rows import (
     TrainerRow,
 )
 from hermes_tui.core.status import SystemSample
+from hermes_tui_services.client import PastTurn
 from hermes_tui_services.updates import TurnUpdate
 
 
@@ -45,7 +46,7 @@ class Backend(Protocol):
         ...
 
     async def restart(self, process: str) -> None:
-        """Restart one process."""
+        """Restart one process; returns when it is ready again."""
         ...
 
     async def system(self) -> SystemSample:
@@ -61,7 +62,7 @@ class Backend(Protocol):
         ...
 
     async def sessions(self) -> list[SessionRow]:
-        """Return all sessions."""
+        """Return all sessions; without a trainer those that were closed are not among them."""
         ...
 
     async def start_session(self, task_id: str) -> SessionRow:
@@ -119,8 +120,23 @@ class Backend(Protocol):
         """Make a kept version's weights current again, under a new number."""
         ...
 
+    async def past_turns(self, session_id: str) -> list[PastTurn]:
+        """Return a conversation as the agent service keeps it, oldest turn first."""
+        ...
+
+    async def running(self) -> dict[str, str]:
+        """Return the run of every turn in flight, whoever sent it, by session id."""
+        ...
+
     def turn(self, session_id: str, text: str) -> AsyncIterator[TurnUpdate]:
         """Run one turn of the agent."""
+        ...
+
+    def join(self, session_id: str) -> AsyncIterator[TurnUpdate]:
+        """Follow a session's turn in flight, whoever sent it, from its beginning.
+
+        Raises: RefusedError: 404, no turn runs.
+        """
         ...
 
     async def interrupt(self, session_id: str) -> None:
@@ -128,7 +144,10 @@ class Backend(Protocol):
         ...
 
     async def approve(self, session_id: str, approval_id: str, choice: str) -> None:
-        """Answer what the agent asked."""
+        """Answer what the agent asked.
+
+        Raises: RefusedError: 404 or 410, nobody waits for an answer any more.
+        """
         ...
 
     async def close(self) -> None:

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from hermes_tui.core.backend import Backend
 from hermes_tui.core.compare import Comparison
-from hermes_tui.core.events import (
-    ApprovalRequested,
-    Notice,
-    RowsChanged,
-    ToolPart,
-    Turn,
-    TurnChanged,
-    TurnsLoaded,
-)
-from hermes_tui.core.follower import Follower
+from hermes_tui.core.events import Notice, RowsChanged, Turn, TurnsLoaded
 from hermes_tui.core.rows import EpisodeRow
-from hermes_tui_services import updates
+from hermes_tui.core.turns import Turns
 from hermes_tui_services.errors import HermesTuiError
 
 TASK_ID = "chat"
 """Task of the sessions that a person starts by talking: they share one running baseline."""
 
 
-class Controller(Follower):
+class Controller(Turns):
     """Does what the person asks for, on a state that follows the stack.
 
     Args:
@@ -50,7 +40,6 @@ class Controller(Follower):
         self.reward_range = reward_range
         self.call: Callable[[str], str] = str
         """How the front end asks for an action, by its id: a key, a command."""
-        self._num_turns = 0
 
     # Sessions ------------------------------------------------------------------------------
 
@@ -111,19 +100,6 @@ class Controller(Follower):
         await self.run_turn(turn)
         return True
 
-    def begin_turn(self, session_id: str, text: str) -> Turn:
-        """Add a turn to a session; ``run_turn`` runs it."""
-        self._num_turns += 1
-        turn = Turn(
-            turn_id=f"turn-{self._num_turns}",
-            session_id=session_id,
-            user_text=text,
-            started_at=self.clock(),
-        )
-        self.state.turns.setdefault(session_id, []).append(turn)
-        self._tell(TurnChanged(turn=turn))
-        return turn
-
     async def _start_session(self, turn: Turn) -> None:
         session = await self._backend.start_session(TASK_ID)
         self.state.sessions[session.session_id] = session
@@ -134,54 +110,6 @@ class Controller(Follower):
             self.state.selected = session.session_id
             self._tell(TurnsLoaded(session_id=session.session_id))
         self._tell(RowsChanged())
-
-    async def run_turn(self, turn: Turn) -> None:
-        """Run a turn that was begun; returns when it has ended, however it did."""
-        try:
-            async for update in self._backend.turn(turn.session_id, turn.user_text):
-                self._on_update(turn, update)
-                self._tell(TurnChanged(turn=turn))
-        except HermesTuiError as error:
-            self._on_update(turn, updates.TurnFailed(message=str(error)))
-        except asyncio.CancelledError:
-            turn.state = "interrupted"
-            raise
-        if turn.state == "running":
-            broken = updates.TurnFailed(message="the answer broke off without an end")
-            self._on_update(turn, broken)
-        self._tell(TurnChanged(turn=turn))
-        if self.state.info.training:
-            await self.attempt(self._after_turn(turn))
-
-    async def _after_turn(self, turn: Turn) -> None:
-        await self.reread(turn.session_id)
-        if latest := self.state.latest(turn.session_id):
-            await self._load(latest.episode_id)
-
-    def _on_update(self, turn: Turn, update: updates.TurnUpdate) -> None:
-        match update:
-            case updates.TextArrived(text=text):
-                turn.add_text(text)
-            case updates.ReasoningArrived(text=text):
-                turn.add_thought(text)
-            case updates.ToolCalled(call_id=call_id, name=name, arguments=arguments):
-                turn.parts.append(ToolPart(call_id=call_id, name=name, arguments=arguments))
-            case updates.ToolReturned(call_id=call_id, output=output):
-                for part in turn.parts:
-                    if isinstance(part, ToolPart) and part.call_id == call_id:
-                        part.result = output
-            case updates.ApprovalRequested():
-                self._ask(turn, update)
-            case updates.TurnCompleted(usage=usage):
-                turn.num_tokens = turn.num_tokens or usage.get("output_tokens", 0)
-                turn.state = "completed"
-            case updates.TurnFailed() if update.interrupted:
-                turn.state = "interrupted"
-            case updates.TurnFailed(message=message):
-                turn.state, turn.error = "failed", message
-        if turn.state != "running":
-            self._withdraw(turn.session_id)
-            turn.seconds = turn.seconds or max(self.clock() - turn.started_at, 0.0)
 
     async def interrupt(self) -> None:
         """Stop the turn in flight of the selected session."""
@@ -208,45 +136,6 @@ class Controller(Follower):
     def compare(self, size: int) -> Comparison:
         """Return a comparison of several replies, none of which is asked for yet."""
         return Comparison(self, self._backend, size)
-
-    # What the agent asks -------------------------------------------------------------------
-
-    def _ask(self, turn: Turn, asked: updates.ApprovalRequested) -> None:
-        request = ApprovalRequested(
-            session_id=turn.session_id,
-            approval_id=asked.approval_id,
-            question="\n\n".join(filter(None, (asked.description, asked.command))),
-            choices=asked.choices,
-            free=asked.kind == "clarify" or not asked.choices,
-            expires_at=asked.expires_at,
-        )
-        self.state.asked[request.approval_id] = request
-        self._tell(request)
-
-    def _withdraw(self, session_id: str) -> None:
-        """Drop the questions of a turn that is over."""
-        open_ones = self.state.asked.values()
-        gone = [ask.approval_id for ask in open_ones if ask.session_id == session_id]
-        for approval_id in gone:
-            del self.state.asked[approval_id]
-        if gone:
-            self._tell(RowsChanged())
-
-    def drop_expired(self) -> None:
-        """Drop the questions whose time has run out: the agent takes silence for a no."""
-        now = self.clock()
-        for ask in list(self.state.asked.values()):
-            if ask.expires_at is not None and ask.expires_at <= now:
-                del self.state.asked[ask.approval_id]
-                text = "nobody answered the agent in time: that is a no"
-                self._tell(Notice(text=text, severity="warning"))
-                self._tell(RowsChanged())
-
-    async def approve(self, request: ApprovalRequested, choice: str) -> None:
-        """Answer what the agent asked."""
-        self.state.asked.pop(request.approval_id, None)
-        self._tell(RowsChanged())
-        await self.attempt(self._backend.approve(request.session_id, request.approval_id, choice))
 
     # Judging -------------------------------------------------------------------------------
 
@@ -320,9 +209,10 @@ class Controller(Follower):
             self._wanted.set()
 
     async def restart(self, process: str) -> None:
-        """Restart one process of the stack."""
+        """Restart one process of the stack; returns when it is ready again."""
+        self._tell(Notice(text=f"restarting {process} …"))
         if await self.attempt(self._backend.restart(process)):
-            self._tell(Notice(text=f"{process}: restarting"))
+            self._tell(Notice(text=f"{process} is ready again"))
 
     async def roll_back(self, policy_version: int) -> None:
         """Make a kept version's weights current again; returns when they are."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from hermes_tui.core.rows import CompletionRow, EpisodeDetail, Token, Wire
+from hermes_tui.core.rows import EpisodeDetail, Token, Wire
 
 Turned = Literal["running", "completed", "failed", "interrupted"]
 """How far a turn is."""
+
+Source = Literal["sent", "joined", "read"]
+"""How a view knows of a turn: it sent it, it joined it while it ran, it read it back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +76,27 @@ class Turn:
     """How long sampling took."""
     started_at: float = 0.0
     """When it was sent, seconds since the epoch."""
+    ended_at: float | None = None
+    """When its end was seen, seconds since the epoch; None before, and for one that was read."""
+    run_id: str = ""
+    """Its name in the agent service; empty until that is told, and where it never is."""
+    source: Source = "sent"
+    """How this view knows of it."""
+    num_updates: int = 0
+    """Pieces of it that have arrived: when the way to it breaks, it is joined again after them."""
     policy_version: int | None = None
     """Newest version among its tokens."""
     untrainable: tuple[str, ...] = ()
     """Reasons why completions of it can't be trained."""
+
+    def covers(self, read: Turn) -> bool:
+        """Return whether this turn, seen while it ran, is the one that another was read back of."""
+        if self.source == "read" or read.source != "read":
+            return False
+        if read.run_id:
+            return read.run_id == self.run_id
+        ended_at = float("inf") if self.ended_at is None else self.ended_at
+        return self.started_at <= read.started_at <= ended_at
 
     @property
     def text(self) -> str:
@@ -97,92 +116,6 @@ class Turn:
             self.parts[-1].text += delta
         else:
             self.parts.append(ThoughtPart(text=delta))
-
-
-def recorded_turns(detail: EpisodeDetail) -> list[Turn]:
-    """Return the turns of an episode as its recorded completions tell them.
-
-    A completion whose last message is the user's begins a turn; one that follows a tool's result
-    goes on with it. Calls beside the agent's own turns are left out.
-    """
-    turns: list[Turn] = []
-    for completion in detail.completions:
-        if completion.kind != "turn":
-            continue
-        messages = list(completion.request_messages)
-        results = _trailing_tool_results(messages)
-        if not turns or not results:
-            turns.append(_recorded_turn(detail, completion, messages))
-        else:
-            _fill_results(turns[-1], results)
-        _add_completion(turns[-1], completion)
-    return turns
-
-
-def _trailing_tool_results(messages: list[Wire]) -> dict[str, str]:
-    results: dict[str, str] = {}
-    for message in reversed(messages):
-        if message.get("role") != "tool":
-            break
-        results[str(message.get("tool_call_id"))] = message_text(message)
-    return results
-
-
-def _recorded_turn(
-    detail: EpisodeDetail, completion: CompletionRow, messages: Iterable[Wire]
-) -> Turn:
-    users = [m for m in messages if m.get("role") == "user"]
-    return Turn(
-        turn_id=completion.completion_id,
-        session_id=detail.row.session_id,
-        user_text=message_text(users[-1]) if users else "",
-        state="completed",
-        episode_id=detail.row.episode_id,
-    )
-
-
-def _fill_results(turn: Turn, results: dict[str, str]) -> None:
-    for part in turn.parts:
-        if isinstance(part, ToolPart) and part.call_id in results:
-            part.result = results[part.call_id]
-
-
-def _add_completion(turn: Turn, completion: CompletionRow) -> None:
-    if thought := completion.message.get("reasoning_content"):
-        turn.add_thought(str(thought))
-    if text := message_text(completion.message):
-        turn.add_text(text)
-    for call in completion.message.get("tool_calls") or ():
-        function = call.get("function") or {}
-        turn.parts.append(
-            ToolPart(
-                call_id=str(call.get("id")),
-                name=str(function.get("name")),
-                arguments=str(function.get("arguments") or ""),
-            )
-        )
-    add_measures(turn, completion)
-    if completion.finish_reason is None:
-        turn.state = "interrupted"
-
-
-def add_measures(turn: Turn, completion: CompletionRow) -> None:
-    """Add a finished completion's tokens, seconds and version to its turn."""
-    turn.num_tokens += len(completion.tokens)
-    turn.seconds += completion.total_s
-    versions = [t.policy_version for t in completion.tokens if t.policy_version is not None]
-    turn.policy_version = max(versions, default=turn.policy_version)
-    if completion.untrainable_reason:
-        turn.untrainable = (*turn.untrainable, completion.untrainable_reason)
-
-
-def message_text(message: Wire) -> str:
-    """Return the text of an OpenAI message, whose content is a string or a list of parts."""
-    content: Any = message.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, (list, tuple)) else ()
-    return "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +166,7 @@ class ApprovalRequested:
     session_id: str
     approval_id: str
     question: str
+    """What may happen, in lines; whatever could not be seen in it is written out."""
     choices: tuple[str, ...]
     """What may be answered."""
     free: bool = False

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Literal
 
 from hermes_tui.core.backend import Backend
@@ -18,9 +19,8 @@ from hermes_tui.core.events import (
     StackEvent,
     TokensSampled,
     TurnChanged,
-    add_measures,
-    recorded_turns,
 )
+from hermes_tui.core.history import add_measures, kept_turns, recorded_turns
 from hermes_tui.core.log_lines import LogLines
 from hermes_tui.core.rows import EpisodeDetail, Stage, sampled_tokens
 from hermes_tui.core.state import ViewState
@@ -61,6 +61,7 @@ class Follower:
         self._touched: set[str] = set()
         self._stale_episodes: set[str] = set()
         self._stale_canaries = False
+        self._read_episodes: set[str] = set()
 
     # Telling the front end ----------------------------------------------------------------
 
@@ -100,8 +101,8 @@ class Follower:
         """
         self.state.info = await self._backend.start(report)
         await self._read_processes()
+        await self._read_sessions()
         if self.state.info.training:
-            self.state.sessions = {row.session_id: row for row in await self._backend.sessions()}
             self.state.put_episodes(await self._backend.episodes())
             self.state.put_steps(await self._backend.steps(-1))
             self.state.trainer = await self._backend.trainer()
@@ -112,10 +113,10 @@ class Follower:
         """Follow the stack's events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow(self._backend.control_events, self._on_control))
+            tasks.create_task(self.attempt(self._name_sessions()))
             if self.state.info.training:
                 tasks.create_task(self._follow(self._backend.learning_events, self._on_learning))
                 tasks.create_task(self._refresh_when_wanted())
-                tasks.create_task(self.attempt(self._name_sessions()))
 
     async def close(self) -> None:
         """Let go of the stack; it runs on."""
@@ -139,9 +140,12 @@ class Follower:
                     self.state.lost = str(error)
                     self._tell(RowsChanged())
             await asyncio.sleep(RETRY_S)
-            # Whatever was missed meanwhile is in the rows.
-            self._touched.update(self.state.sessions)
-            self._wanted.set()
+            self._on_missed()
+
+    def _on_missed(self) -> None:
+        """Read the rows again: whatever was missed while a stream was broken is in them."""
+        self._touched.update(self.state.sessions)
+        self._wanted.set()
 
     # Keeping the state true ----------------------------------------------------------------
 
@@ -221,7 +225,7 @@ class Follower:
 
     async def _refresh(self, touched: set[str], stale: set[str]) -> None:
         if touched - self.state.sessions.keys():
-            self.state.sessions = {row.session_id: row for row in await self._backend.sessions()}
+            await self._read_sessions()
         for session_id in touched:
             self.state.put_episodes(await self._backend.episodes(session_id))
         last = self.state.steps[-1].step if self.state.steps else -1
@@ -239,11 +243,13 @@ class Follower:
         detail = await self._backend.episode(episode_id)
         self.state.put_episodes([detail.row])
         self._measure_turns(detail)
+        self._take_turns(detail)
         self._tell(EpisodeLoaded(detail=detail))
 
     def _measure_turns(self, detail: EpisodeDetail) -> None:
         """Give the turns that this view saw happen what was recorded of them."""
-        live = [t for t in self.state.turns.get(detail.row.session_id, ()) if t.started_at]
+        turns = self.state.turns.get(detail.row.session_id, ())
+        live = [turn for turn in turns if turn.source != "read"]
         for i, turn in enumerate(live):
             end = live[i + 1].started_at if i + 1 < len(live) else float("inf")
             mine = [
@@ -259,27 +265,45 @@ class Follower:
                 add_measures(turn, completion)
             self._tell(TurnChanged(turn=turn))
 
+    def _take_turns(self, detail: EpisodeDetail) -> None:
+        """Tell of the turns that this view did not see happen, as they were recorded."""
+        self._read_episodes.add(detail.row.episode_id)
+        for turn in self.state.put_turns(detail.row.session_id, recorded_turns(detail)):
+            self._tell(TurnChanged(turn=turn))
+
     async def _read_turns(self, session_id: str) -> None:
-        known = {turn.episode_id for turn in self.state.turns.get(session_id, ())}
+        if not self.state.info.training:
+            past = kept_turns(session_id, await self._backend.past_turns(session_id))
+            for turn in self.state.put_turns(session_id, past):
+                self._tell(TurnChanged(turn=turn))
         for row in self.state.episodes_of(session_id)[-HISTORY_EPISODES:]:
-            if row.episode_id not in known:
-                detail = await self._backend.episode(row.episode_id)
-                self.state.put_turns(detail, recorded_turns(detail))
+            if row.episode_id not in self._read_episodes:
+                self._take_turns(await self._backend.episode(row.episode_id))
 
     async def _name_sessions(self) -> None:
         """Read how the newest sessions began: that is what they are called."""
         newest = sorted(self.state.sessions.values(), key=lambda row: row.created_at)
         for session in reversed(newest[-NAMED_SESSIONS:]):
-            episodes = self.state.episodes_of(session.session_id)
-            if episodes and not self.state.turns.get(session.session_id):
-                detail = await self._backend.episode(episodes[0].episode_id)
-                self.state.put_turns(detail, recorded_turns(detail))
-                self._tell(RowsChanged())
+            if self.state.turns.get(session.session_id):
+                continue
+            if not self.state.info.training:
+                await self._read_turns(session.session_id)
+            elif episodes := self.state.episodes_of(session.session_id):
+                self._take_turns(await self._backend.episode(episodes[0].episode_id))
+            self._tell(RowsChanged())
+
+    async def _read_sessions(self) -> None:
+        rows = {row.session_id: row for row in await self._backend.sessions()}
+        known = self.state.sessions
+        # A trainer lists its ended sessions too. The agent service forgets one that was closed.
+        gone = set() if self.state.info.training else known.keys() - rows.keys()
+        ended = {session_id: replace(known[session_id], ended=True) for session_id in gone}
+        self.state.sessions = known | ended | rows
 
     async def reread(self, session_id: str) -> None:
         """Read the sessions again, and one session's episodes."""
+        await self._read_sessions()
         if self.state.info.training:
-            self.state.sessions = {row.session_id: row for row in await self._backend.sessions()}
             self.state.put_episodes(await self._backend.episodes(session_id))
         self._tell(RowsChanged())
 

@@ -91,6 +91,8 @@ class SessionRow:
     """Seconds since the epoch."""
     ended: bool = False
     """Whether its key takes no more completions."""
+    num_turns: int = 0
+    """Turns that the agent service keeps of it; told only without a trainer."""
 
     @classmethod
     def from_wire(cls, row: Wire) -> SessionRow:
@@ -209,6 +211,11 @@ class CompletionRow:
     """The assistant message; empty while in flight."""
     total_s: float
     """Seconds it took; 0.0 while in flight."""
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether the engine still works on it."""
+        return self.finish_reason is None and not self.untrainable_reason
 
     @classmethod
     def from_wire(cls, row: Wire) -> CompletionRow:

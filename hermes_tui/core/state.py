@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from hermes_tui.core.events import ApprovalRequested, Turn
 from hermes_tui.core.log_lines import LogLines
 from hermes_tui.core.rows import (
     CanaryRow,
-    EpisodeDetail,
     EpisodeRow,
     ProcessRow,
     SessionRow,
@@ -118,13 +117,60 @@ class ViewState:
         by_step = {row.step: row for row in [*self.steps, *rows]}
         self.steps = [by_step[step] for step in sorted(by_step)][-MAX_STEPS:]
 
-    def put_turns(self, detail: EpisodeDetail, turns: list[Turn]) -> None:
-        """Take an episode's recorded turns, unless this view saw them happen."""
-        session_id = detail.row.session_id
+    def put_turn(self, turn: Turn) -> bool:
+        """Take a turn that runs; return whether the others stay as they are, with it at their end.
+
+        What was read back of it already goes: the turn itself says more.
+        """
+        known = self.turns.setdefault(turn.session_id, [])
+        before = [other for other in known if other is not turn]
+        known[:] = [other for other in before if not turn.covers(other)] + [turn]
+        known.sort(key=_started_at)
+        return known == [*before, turn]
+
+    def put_turns(self, session_id: str, read: list[Turn]) -> list[Turn]:
+        """Take turns that were read back; return those that are new, or say more than before.
+
+        What this view saw while it ran stays as it was seen.
+        """
         known = self.turns.setdefault(session_id, [])
-        if any(turn.episode_id == detail.row.episode_id for turn in known):
-            return
-        order = {row.episode_id: i for i, row in enumerate(self.episodes_of(session_id))}
-        last = len(order)
-        known.extend(turns)
-        known.sort(key=lambda turn: order.get(turn.episode_id, last))
+        by_id = {turn.turn_id: turn for turn in known}
+        changed: list[Turn] = []
+        for turn in read:
+            old = by_id.get(turn.turn_id)
+            if old is None and not any(seen.covers(turn) for seen in known):
+                known.append(turn)
+                changed.append(turn)
+            elif old is not None and old.source == "read" and old != turn:
+                for field_ in fields(turn):  # whoever draws it holds it
+                    setattr(old, field_.name, getattr(turn, field_.name))
+                changed.append(old)
+        known.sort(key=_started_at)
+        return changed
+
+    @property
+    def questions(self) -> list[ApprovalRequested]:
+        """What waits for an answer: of the selected session first, then the oldest."""
+        return sorted(self.asked.values(), key=lambda ask: ask.session_id != self.selected)
+
+    def where(self, request: ApprovalRequested) -> str:
+        """Return in which session something is asked, as ``“title”``; empty for the open one."""
+        other = request.session_id != self.selected
+        return f"“{self.title(request.session_id)}”" if other else ""
+
+    def siblings(self) -> dict[str, tuple[int, int]]:
+        """Return, for each session that has siblings, its place among them from 1, and how many."""
+        groups: dict[str, list[str]] = {}
+        for session in self.sessions.values():
+            if session.group_id:
+                groups.setdefault(session.group_id, []).append(session.session_id)
+        return {
+            session_id: (place, len(group))
+            for group in groups.values()
+            if len(group) > 1
+            for place, session_id in enumerate(group, 1)
+        }
+
+
+def _started_at(turn: Turn) -> float:
+    return turn.started_at

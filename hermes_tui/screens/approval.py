@@ -57,7 +57,9 @@ class ApprovalScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """Lay out the question and its answers."""
         with Vertical(classes="dialog"):
-            yield Label(Content.styled("The agent asks", "bold"))
+            where = self._controller.state.where(self.request)
+            title = f"The agent asks in {where}" if where else "The agent asks"
+            yield Label(foreign(title, "bold"))
             with VerticalScroll(id="approval-scroll", can_focus=False):
                 yield Static(foreign(self.request.question), id="approval-question")
             if self.request.free:

@@ -20,7 +20,7 @@ from hermes_tui import messages
 from hermes_tui.actions import BY_ID, Scope
 from hermes_tui.core.compare import MAX_SIBLINGS, MIN_SIBLINGS, Comparison
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.events import Change
+from hermes_tui.core.events import ApprovalRequested, Change
 from hermes_tui.core.text import one_line
 from hermes_tui.keys import bindings, hints
 from hermes_tui.screens.dialogs import AskScreen
@@ -156,11 +156,18 @@ class CompareScreen(Acts, Screen[None]):
         self.query_one("#compare-top", Static).update(top)
         self.query_one("#compare-tabs", Static).update(self._tabs())
         keys = cast("HermesTui", self.app).keys
-        asked = list(self.controller.state.asked.values())
+        asked = self.controller.state.questions
         clock = self.controller.clock()
-        self.query_one(AskedBar).show(asked, clock, keys.label("approval_answer"))
+        where = self._where(asked[0]) if asked else ""
+        self.query_one(AskedBar).show(asked, clock, keys.label("approval_answer"), where)
         talking = self.query_one("#prompt-box").display
         self.query_one(Hints).show(hints("prompt" if talking else "compare", self.scope), keys)
+
+    def _where(self, request: ApprovalRequested) -> str:
+        for number, turn in enumerate(self.comparison.turns, 1):
+            if turn.session_id == request.session_id:
+                return f"reply {number}"
+        return self.controller.state.where(request)
 
     def _tabs(self) -> Content:
         turns = self.comparison.turns

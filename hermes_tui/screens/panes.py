@@ -217,8 +217,9 @@ class PanesScreen(Screen[None]):
 
     def _paint_asked(self) -> None:
         key = cast("HermesTui", self.app).keys.label("approval_answer")
-        asked = list(self._state.asked.values())
-        self.query_one(AskedBar).show(asked, self.controller.clock(), key)
+        asked = self._state.questions
+        where = self._state.where(asked[0]) if asked else ""
+        self.query_one(AskedBar).show(asked, self.controller.clock(), key, where)
 
     def _paint_tokens(self, chat: ChatPane) -> None:
         arrived, self._arrived = self._arrived, []

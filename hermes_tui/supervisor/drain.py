@@ -14,7 +14,7 @@ _TIMEOUT_S = 5.0
 
 
 async def drain(url: str, admin_key: str, timeout_s: float) -> bool:
-    """Wait until no session of a data proxy has a turn running.
+    """Wait until no turn runs at a data proxy.
 
     Args:
         url: where the data proxy answers.
@@ -28,15 +28,15 @@ async def drain(url: str, admin_key: str, timeout_s: float) -> bool:
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S) as http:
         while True:
             try:
-                answer = await http.get("/sessions")
+                answer = await http.get("/turns")
                 answer.raise_for_status()
-                running = [row["session_key"] for row in answer.json()["data"] if row["running"]]
+                running = answer.json()["data"]
             except (httpx.HTTPError, ValueError, KeyError) as error:
                 logger.warning("not drained url=%s cause=%s", url, error)
                 return False
             if not running:
                 return True
             if asyncio.get_running_loop().time() > deadline:
-                logger.warning("turns are cut off url=%s num_sessions=%d", url, len(running))
+                logger.warning("turns are cut off url=%s num_turns=%d", url, len(running))
                 return False
             await asyncio.sleep(_POLL_S)

@@ -32,22 +32,26 @@ class AskedBar(Widget):
         self._how = Content()
         self.display = False
 
-    def show(self, asked: list[ApprovalRequested], now: float, key: str) -> None:
-        """Show the oldest question; none hides the lines.
+    def show(self, asked: list[ApprovalRequested], now: float, key: str, where: str = "") -> None:
+        """Show the first question; none hides the lines.
 
         Args:
-            asked: the open questions, oldest first.
+            asked: the open questions, the one that the key answers first.
             now: seconds since the epoch.
             key: how the key that answers is written.
+            where: where the first one is asked, when that is not what is shown.
         """
         self.display = bool(asked)
         if not asked:
             return
         question = line(f"◆ the agent asks: {asked[0].question}", "bold $text-warning")
         time = seconds_left(asked[0], now)
+        place = f" · in {where}" if where else ""
         silence = f" · no answer within {time} is a no" if time else ""
         more = f" · {len(asked) - 1} more" if len(asked) > 1 else ""
-        how = Content.assemble((f"  {key}", "bold"), " answers", foreign(silence + more, "dim"))
+        how = Content.assemble(
+            (f"  {key}", "bold"), " answers", foreign(place + silence + more, "dim")
+        )
         if (question, how) != (self._question, self._how):
             self._question, self._how = question, how
             self.refresh()

@@ -7,7 +7,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 from textual.content import Content
 
-from hermes_tui.core.rows import EpisodeRow
+from hermes_tui.core.rows import EpisodeRow, SessionRow
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.text import one_line, shorten
 from hermes_tui.keys import bindings
@@ -36,20 +36,21 @@ class SessionsPane(Acts, RowsView):
     def sync(self, view: ViewState) -> None:
         """Show the sessions as they are now."""
         rows: list[Row] = []
+        siblings = view.siblings()
         ordered = sorted(view.sessions.values(), key=lambda s: s.created_at, reverse=True)
         listed = [session for session in ordered if self._matches(view, session.session_id)]
         for session in listed:
             session_id = session.session_id
             opened = session_id == view.selected
-            running = view.running_turn(session_id) is not None
-            sign = "◌" if running else "▸" if opened else " "
-            word = "speaks" if running else "ended" if session.ended else ""
+            sign, word = _now(view, session)
+            if session_id in siblings:
+                word = "{}/{} ".format(*siblings[session_id]) + word
             title = foreign(view.title(session_id), "bold" if opened else "")
             rows.append(
                 Row(
                     key=session_id,
                     left=Content.assemble(f"{sign} ", title),
-                    right=Content.styled(word, "dim"),
+                    right=Content.styled(word.strip(), "dim"),
                 )
             )
             episodes = view.episodes_of(session_id)
@@ -93,6 +94,16 @@ class SessionsPane(Acts, RowsView):
 
 _NONE_MATCH = Row(key="", left=Content.styled("  none match; / clears", "dim"), selectable=False)
 _EMPTY = Row(key="", left=Content.styled("  none yet", "dim"), selectable=False)
+
+
+def _now(view: ViewState, session: SessionRow) -> tuple[str, str]:
+    """Return the sign and the word of what a session does now."""
+    if any(ask.session_id == session.session_id for ask in view.asked.values()):
+        return "◆", "asks"
+    if view.running_turn(session.session_id) is not None:
+        return "◌", "speaks"
+    opened = "▸" if session.session_id == view.selected else " "
+    return opened, "ended" if session.ended else ""
 
 
 def _episode_row(view: ViewState, row: EpisodeRow) -> Row:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +17,23 @@ from hermes_tui_services.updates import TurnCompleted, TurnFailed, TurnUpdate, u
 
 CALL_TIMEOUT_S = 30.0
 """How long a call that is no turn may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastTurn:
+    """One turn of a conversation, as it is kept."""
+
+    run_id: str
+    messages: tuple[Mapping[str, Any], ...]
+    """The user's message and all that followed, in OpenAI's chat shape."""
+    interrupted: bool
+    """Whether it was stopped before its end."""
+    num_tokens: int
+    """Sampled tokens; 0 when the agent did not say."""
+    started_at: float
+    """Unix seconds."""
+    finished_at: float
+    """Unix seconds."""
 
 
 class AgentClient:
@@ -125,6 +144,25 @@ class AgentClient:
         answer = await self._call("GET", f"/sessions/{path_key(session_key)}/history")
         messages: list[dict[str, Any]] = answer["messages"]
         return messages
+
+    async def past_turns(self, session_key: str) -> list[PastTurn]:
+        """Return the conversation turn by turn, oldest first.
+
+        Raises: RefusedError: 404, there is no such session. ServiceError.
+        """
+        answer = await self._call("GET", f"/sessions/{path_key(session_key)}/history")
+        messages = iter(answer["messages"])
+        return [
+            PastTurn(
+                run_id=row["run_id"],
+                messages=tuple(islice(messages, row["num_messages"])),
+                interrupted=row["interrupted"],
+                num_tokens=(row["metadata"].get("usage") or {}).get("output_tokens", 0),
+                started_at=row["started_at"],
+                finished_at=row["finished_at"],
+            )
+            for row in answer["turns"]
+        ]
 
     async def sessions(self) -> list[dict[str, Any]]:
         """Return every session, the one used last first. Raises: ServiceError."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from hermes_tui.core.events import StackEvent
 from hermes_tui.core.rows import (
@@ -23,9 +24,17 @@ from hermes_tui.core.rows import (
     TrainerRow,
 )
 from hermes_tui.core.status import GpuSample, SystemSample
-from hermes_tui_services.errors import ApiError, HermesTuiError
-from hermes_tui_services.protocol import INTERRUPTED
-from hermes_tui_services.updates import TextArrived, TurnCompleted, TurnFailed, TurnUpdate
+from hermes_tui_services.client import PastTurn
+from hermes_tui_services.errors import ApiError, HermesTuiError, RefusedError
+from hermes_tui_services.protocol import INTERRUPTED, NO_TURN
+from hermes_tui_services.updates import (
+    ApprovalAnswered,
+    TextArrived,
+    TurnCompleted,
+    TurnFailed,
+    TurnStarted,
+    TurnUpdate,
+)
 
 REPLY = ["Hello", " Ada", ",", " it", "'s", " a", " pleasure", " to", " meet", " you", "!"]
 LOGPROBS = [-0.1, -0.4, -0.02, -1.2, -0.05, -0.3, -1.92, -0.01, -0.02, -0.01, -0.7]
@@ -59,16 +68,62 @@ def prompt_for(text: str) -> tuple[Token, ...]:
     return tuple(Token(token_id=i + 1, text=piece) for i, piece in enumerate(pieces))
 
 
+T = TypeVar("T")
+
+
+class Feed(Generic[T]):
+    """What was told, in order; any number of readers follow it, each from a place of its own."""
+
+    def __init__(self) -> None:
+        self.told: list[T] = []
+        self._grew = asyncio.Event()
+
+    def put(self, one: T) -> None:
+        self.told.append(one)
+        self._grew.set()
+        self._grew = asyncio.Event()
+
+    async def follow(self, place: int = 0) -> AsyncIterator[T]:
+        """Yield what was told from a place on, then what comes."""
+        while True:
+            while place < len(self.told):
+                place += 1
+                yield self.told[place - 1]
+            await self._grew.wait()
+
+
+class Flight:
+    """One turn in flight."""
+
+    def __init__(self, run_id: str, text: str, started_at: float) -> None:
+        self.started = TurnStarted(run_id=run_id, message=text, started_at=started_at)
+        self.updates: Feed[TurnUpdate] = Feed()
+        self.interrupted = False
+        self.task: asyncio.Task[None] | None = None
+
+    async def follow(self, *, joined: bool) -> AsyncIterator[TurnUpdate]:
+        """Yield the turn from its beginning to its end, as the sender or another one is told it."""
+        yield self.started if joined else TurnStarted(run_id=self.started.run_id)
+        answered = {u.approval_id for u in self.updates.told if isinstance(u, ApprovalAnswered)}
+        async for update in self.updates.follow():
+            settled = getattr(update, "approval_id", "") in answered
+            if not (joined and settled):
+                yield update
+            if isinstance(update, TurnCompleted | TurnFailed):
+                return
+
+
 class FakeBackend:
-    """Implements ``hermes_tui.core.backend.Backend``.
+    """Implements ``hermes_tui.core.backend.Backend``; several controllers may use one.
 
     A turn says ``reply`` token by token; with ``hold`` set it waits at ``gate`` after ``hold``
-    tokens. ``refuse`` makes the next call fail with its text.
+    tokens, whether anybody follows it or not. ``refuse`` makes the next call fail with its text.
     """
 
     def __init__(self, clock: FakeClock, *, training: bool = True) -> None:
         self.clock = clock
         self.training = training
+        self.model = "smollm2-135m"
         self.reply: list[str] = list(REPLY)
         self.logprobs: list[float] = list(LOGPROBS)
         self.turn_events: list[TurnUpdate] = []
@@ -100,9 +155,12 @@ class FakeBackend:
         self.log_lines: dict[str, list[str]] = {}
         self.log_error: HermesTuiError | None = None
         self._log_grew = asyncio.Event()
-        self._learning: asyncio.Queue[StackEvent] = asyncio.Queue()
+        self._learned: Feed[StackEvent] = Feed()
+        self._left_at = [0]
+        self._num_flights = 0
+        self.flights: dict[str, Flight] = {}
+        self.past: dict[str, list[PastTurn]] = {}
         self._control: asyncio.Queue[StackEvent] = asyncio.Queue()
-        self._interrupted = False
 
     # Making a past -------------------------------------------------------------------------
 
@@ -189,7 +247,7 @@ class FakeBackend:
 
     def emit(self, kind: str, **data: object) -> None:
         """Send an event of the trainer."""
-        self._learning.put_nowait(StackEvent(kind=kind, data=data))
+        self._learned.put(StackEvent(kind=kind, data=data))
 
     def emit_control(self, kind: str = "process.state") -> None:
         """Send an event of the supervisor."""
@@ -211,18 +269,23 @@ class FakeBackend:
         if self.start_error:
             raise HermesTuiError(self.start_error)
         report(Stage(process="trainer", state="ready"))
-        return StackInfo(run_dir="/run", training=self.training, model="smollm2-135m")
+        return StackInfo(run_dir="/run", training=self.training, model=self.model)
 
     async def control_events(self) -> AsyncIterator[StackEvent]:
         while True:
             yield await self._control.get()
 
     async def learning_events(self) -> AsyncIterator[StackEvent]:
-        while True:
-            event = await self._learning.get()
-            if event.kind == "broken":
-                raise HermesTuiError("the trainer is gone")
-            yield event
+        # Who comes back goes on where it left; who comes as another view begins now.
+        place = self._left_at.pop() if self._left_at else len(self._learned.told)
+        try:
+            async for event in self._learned.follow(place):
+                place += 1
+                if event.kind == "broken":
+                    raise HermesTuiError("the trainer is gone")
+                yield event
+        finally:
+            self._left_at.append(place)
 
     async def processes(self) -> list[ProcessRow]:
         return list(self.process_rows)
@@ -263,7 +326,10 @@ class FakeBackend:
 
     async def start_siblings(self, task_id: str, size: int) -> list[SessionRow]:
         self._called("start_siblings", task_id, size)
-        return [await self.start_session(task_id) for _ in range(size)]
+        rows = [await self.start_session(task_id) for _ in range(size)]
+        siblings = {row.session_id: replace(row, group_id=rows[0].group_id) for row in rows}
+        self.session_rows |= siblings
+        return list(siblings.values())
 
     async def end_session(self, session_id: str) -> None:
         self._called("end_session", session_id)
@@ -313,25 +379,73 @@ class FakeBackend:
 
     async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnUpdate]:
         self._called("turn", session_id, text)
-        self._interrupted = False
-        for event in self.turn_events:
-            yield event
-        episode_id, completion_id = self._open_episode(session_id, text)
+        async for update in self.take_off(session_id, text).follow(joined=False):
+            yield update
+
+    async def join(self, session_id: str) -> AsyncIterator[TurnUpdate]:
+        self.calls.append(("join", session_id))
+        if session_id not in self.flights:
+            raise RefusedError(ApiError(404, "No turn runs.", code=NO_TURN))
+        async for update in self.flights[session_id].follow(joined=True):
+            yield update
+
+    async def running(self) -> dict[str, str]:
+        return {session_id: f.started.run_id for session_id, f in self.flights.items()}
+
+    async def past_turns(self, session_id: str) -> list[PastTurn]:
+        return list(self.past.get(session_id, ()))
+
+    def take_off(self, session_id: str, text: str) -> Flight:
+        """Begin a turn, as one that this or another program has sent."""
+        self._num_flights += 1
+        flight = Flight(f"run-{self._num_flights}", text, self.clock())
+        self.flights[session_id] = flight
+        flight.task = asyncio.create_task(self._fly(flight, session_id))
+        return flight
+
+    async def _fly(self, flight: Flight, session_id: str) -> None:
+        for update in self.turn_events:
+            flight.updates.put(update)
+        text = flight.started.message
+        ids = self._open_episode(session_id, text) if self.training else None
         tokens = make_tokens(self.reply, self.logprobs)
         spoken = 0
         for number, token in enumerate(tokens):
             if self.hold is not None and number >= self.hold:
                 await self.gate.wait()
-            if self._interrupted:
+            if flight.interrupted:
                 break
-            self._emit_token(session_id, episode_id, completion_id, token)
+            if ids:
+                self._emit_token(session_id, *ids, token)
             spoken = number + 1
-            yield TextArrived(text=token.text)
-        self._record(episode_id, completion_id, text, tokens[:spoken])
-        if self._interrupted:
-            yield TurnFailed(message="stopped", code=INTERRUPTED)
+            flight.updates.put(TextArrived(text=token.text))
+        if ids:
+            self._record(*ids, text, tokens[:spoken])
         else:
-            yield TurnCompleted(text="".join(self.reply), usage={"output_tokens": spoken})
+            self._keep(flight, session_id, tokens[:spoken])
+        del self.flights[session_id]
+        if flight.interrupted:
+            flight.updates.put(TurnFailed(message="stopped", code=INTERRUPTED))
+        else:
+            usage = {"output_tokens": spoken}
+            flight.updates.put(TurnCompleted(text="".join(self.reply), usage=usage))
+
+    def _keep(self, flight: Flight, session_id: str, tokens: tuple[Token, ...]) -> None:
+        said = "".join(token.text for token in tokens)
+        turn = PastTurn(
+            run_id=flight.started.run_id,
+            messages=(
+                {"role": "user", "content": flight.started.message},
+                {"role": "assistant", "content": said},
+            ),
+            interrupted=flight.interrupted,
+            num_tokens=len(tokens),
+            started_at=flight.started.started_at or 0.0,
+            finished_at=self.clock(),
+        )
+        self.past.setdefault(session_id, []).append(turn)
+        row = self.session_rows[session_id]
+        self.session_rows[session_id] = replace(row, num_turns=len(self.past[session_id]))
 
     def _open_episode(self, session_id: str, text: str) -> tuple[str, str]:
         mine = [d for d in self.details.values() if d.row.session_id == session_id]
@@ -380,11 +494,18 @@ class FakeBackend:
 
     async def interrupt(self, session_id: str) -> None:
         self._called("interrupt", session_id)
-        self._interrupted = True
+        if flight := self.flights.get(session_id):
+            flight.interrupted = True
         self.gate.set()
 
     async def approve(self, session_id: str, approval_id: str, choice: str) -> None:
         self._called("approve", session_id, approval_id, choice)
+        flight = self.flights.get(session_id)
+        told = [u for u in flight.updates.told if isinstance(u, ApprovalAnswered)] if flight else []
+        if any(answer.approval_id == approval_id for answer in told):
+            raise RefusedError(ApiError(410, f"The question was answered already: {choice}."))
+        if flight:
+            flight.updates.put(ApprovalAnswered(approval_id=approval_id, choice=choice))
 
     async def close(self) -> None:
         self.calls.append(("close",))

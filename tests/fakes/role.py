@@ -66,9 +66,13 @@ def build(config: FakeRole) -> Starlette:
         return JSONResponse(config.seen)
 
     async def sessions(_: Request) -> JSONResponse:
+        return JSONResponse({"data": []})
+
+    async def turns(_: Request) -> JSONResponse:
         assert config.serve.run_file
         running = behaviour == "busy" and not (config.serve.run_file.parent / "rest").exists()
-        return JSONResponse({"data": [{"session_key": "s", "running": running}]})
+        turn = {"session_key": "s", "run_id": "run-1", "started_at": 0.0}
+        return JSONResponse({"data": [turn] if running else []})
 
     return Starlette(
         routes=[
@@ -76,6 +80,7 @@ def build(config: FakeRole) -> Starlette:
             Route("/environment", environment),
             Route("/seen", seen),
             Route("/sessions", sessions),
+            Route("/turns", turns),
         ]
     )
 

@@ -47,6 +47,17 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[services.Service
         yield stack
 
 
+def events_of(
+    client: httpx.Client, method: str, path: str, body: dict[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the events of a streamed answer as they come."""
+    with client.stream(method, path, json=body) as answer:
+        assert answer.status_code == 200, answer.read()
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                yield json.loads(line[6:])
+
+
 class Talk:
     """One conversation over the gateway."""
 
@@ -67,11 +78,7 @@ class Talk:
 
     def stream(self, text: str, **more: Any) -> Iterator[dict[str, Any]]:
         body = {"input": text, "stream": True, **self._fields, **more}
-        with self.client.stream("POST", "/v1/responses", json=body) as answer:
-            assert answer.status_code == 200, answer.read()
-            for line in answer.iter_lines():
-                if line.startswith("data: "):
-                    yield json.loads(line[6:])
+        return events_of(self.client, "POST", "/v1/responses", body)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
         return self.client.post(f"/sessions/{path_key(self.key)}/{path}", json=body or {})
@@ -253,6 +260,43 @@ def test_a_dangerous_command_waits_for_an_answer(
     assert victim.exists() is stays
     assert ("BLOCKED" in tool_results(upstream.chats[-1])[-1]) is stays
     assert talk.post("approvals/appr-unknown", {"choice": "deny"}).status_code == 404
+
+
+def test_another_client_sees_the_question_and_answers_it(
+    stack: services.Services, talk: Talk, upstream: Upstream
+) -> None:
+    victim = make_victim(talk, upstream)
+    upstream.script = script(remove("victim"), say("As you say."))
+    sent: list[dict[str, Any]] = []
+    sender = threading.Thread(target=lambda: sent.extend(talk.stream("delete it")))
+    sender.start()
+    with stack.client() as other:
+        wait_for(lambda: "approval_requested" in kinds(sent))
+        asked: dict[str, Any] = {}
+        seen = []
+        for event in events_of(other, "GET", f"/sessions/{path_key(talk.key)}/events"):
+            seen.append(event)
+            if event["type"] == "response.approval_requested":
+                asked = event
+                path = f"/sessions/{path_key(talk.key)}/approvals/{event['approval_id']}"
+                assert other.post(path, json={"choice": "once"}).status_code == 200
+                late = talk.post(f"approvals/{event['approval_id']}", {"choice": "deny"})
+        assert other.get(f"/sessions/{path_key(talk.key)}/events").status_code == 404
+    sender.join(10)
+    assert seen[0]["input"] == "delete it"
+    assert asked["command"] == "rm -rf victim"
+    assert not victim.exists()
+    assert (late.status_code, late.json()["error"]["message"]) == (
+        410,
+        "The question was answered already: once.",
+    )
+    answered = {"approval_id": asked["approval_id"], "choice": "once"}
+    for events in (sent, seen):
+        told = next(e for e in events if e["type"] == "response.approval_answered")
+        assert answered.items() <= told.items()
+        assert kinds(events)[-1] == "completed"
+    assert text_of(seen) == text_of(sent)
+    assert text_of(seen).strip() == "As you say."
 
 
 def test_silence_is_a_no(talk: Talk, upstream: Upstream) -> None:

@@ -210,6 +210,23 @@ async def _turns(request: Request) -> Response:
 async def _sessions(request: Request) -> Response:
     conversations: Conversations = request.app.state.conversations
     rows = await request.app.state.store.sessions()
-    return JSONResponse(
-        {"data": [{**r, "running": conversations.is_running(r["session_key"])} for r in rows]}
-    )
+    rows = [{**row, "running": conversations.is_running(row["session_key"])} for row in rows]
+    stored = {row["session_key"] for row in rows}
+    # A session is stored once it has something to keep: its first turn may still run.
+    begun = [
+        turn
+        for turn in conversations.in_flight()
+        if turn.session_key not in stored and turn.history is None
+    ]
+    return JSONResponse({"data": [*map(_begun_session, begun), *rows]})
+
+
+def _begun_session(turn: Turn) -> dict[str, Any]:
+    return {
+        "session_key": turn.session_key,
+        "created_at": turn.started_at,
+        "last_active_at": turn.running_since,
+        "num_turns": 0,
+        "inf_base_url": turn.inference.base_url if turn.inference else None,
+        "running": True,
+    }

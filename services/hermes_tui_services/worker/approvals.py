@@ -112,7 +112,7 @@ class Questions:
                 allowed = ", ".join(question.choices)
                 raise ApiError(400, f"choice must be one of: {allowed}.", param="choice")
             if question.choice is not None:
-                raise ApiError(410, f"It was answered already: {question.choice}.")
+                raise ApiError(410, f"The question was answered already: {question.choice}.")
             if question.closed or time.monotonic() > question.deadline:
                 raise ApiError(410, "The approval request has run out; it counted as a no.")
             question.closed = True

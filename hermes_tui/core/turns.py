@@ -1,0 +1,287 @@
+"""The turns in flight, whichever view sent them: what they say, and what they ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+
+from hermes_tui.core.backend import Backend
+from hermes_tui.core.events import (
+    ApprovalRequested,
+    RowsChanged,
+    StackEvent,
+    ToolPart,
+    Turn,
+    TurnChanged,
+    Turned,
+    TurnsLoaded,
+)
+from hermes_tui.core.follower import RETRY_S, Follower
+from hermes_tui.core.rows import SessionRow
+from hermes_tui_services import updates
+from hermes_tui_services.errors import HermesTuiError, RefusedError
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""Without a trainer nothing tells that a turn began elsewhere: it is looked for this often."""
+
+_GONE = (404, 410)
+"""HTTP statuses that say that nobody waits for an answer any more."""
+
+
+class Turns(Follower):
+    """Runs the turns of this view, and joins those that another one sent.
+
+    Args:
+        backend: the stack.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, backend: Backend, *, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(backend, clock=clock)
+        self._num_turns = 0
+        self._look = asyncio.Event()
+        self._look.set()
+        self._joining: set[str] = set()
+        self._strangers: set[str] = set()
+        """Sessions with a turn in flight that the trainer does not know."""
+
+    # Learning of turns ---------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Follow the stack's events and the turns of all views until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(super().watch())
+            tasks.create_task(self._join_turns(tasks))
+
+    async def _on_learning(self, event: StackEvent) -> None:
+        await super()._on_learning(event)
+        session_id = str(event.data.get("session_id") or "")
+        if event.kind == "completion.started" and not self.state.running_turn(session_id):
+            self._look.set()
+
+    def _on_missed(self) -> None:
+        super()._on_missed()
+        self._look.set()
+
+    async def _join_turns(self, tasks: asyncio.TaskGroup) -> None:
+        """Join the turns that run elsewhere, whenever there may be some."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self.state.info.training else LOOK_S):
+                    await self._look.wait()
+            self._look.clear()
+            try:
+                for session_id, run_id in (await self._unfollowed()).items():
+                    self._joining.add(run_id)
+                    tasks.create_task(self._join(session_id, run_id))
+            except HermesTuiError as error:
+                logger.info("turns in flight are not known error=%s", error)
+                await asyncio.sleep(RETRY_S)
+                self._look.set()
+
+    async def _unfollowed(self) -> dict[str, str]:
+        """Return the run of each turn in flight that this view does not follow, by session id."""
+        running = await self._backend.running()
+        before = self.state.sessions
+        if not self.state.info.training:
+            await self._look_at_sessions(before)
+        elif running.keys() - before.keys() - self._strangers:
+            await self._read_sessions()
+        self._strangers = running.keys() - self.state.sessions.keys()
+        return {
+            session_id: run_id
+            for session_id, run_id in running.items()
+            if session_id not in self._strangers and not self._follows(session_id, run_id)
+        }
+
+    async def _look_at_sessions(self, before: dict[str, SessionRow]) -> None:
+        """Without a trainer: see what other views started, closed or said, however short it was."""
+        await self._read_sessions()
+        for session_id, row in self.state.sessions.items():
+            wanted = session_id == self.state.selected or not self.state.turns.get(session_id)
+            known = before[session_id].num_turns if session_id in before else 0
+            if wanted and row.num_turns != known:
+                await self._read_turns(session_id)
+        if self.state.sessions != before:
+            self._tell(RowsChanged())
+
+    def _follows(self, session_id: str, run_id: str) -> bool:
+        """Return whether a run is followed here; of one that was just sent the id is not known."""
+        turns = self.state.turns.get(session_id, ())
+        running = {turn.run_id for turn in turns if turn.state == "running"}
+        return run_id in self._joining or bool(running & {run_id, ""})
+
+    async def _join(self, session_id: str, run_id: str) -> None:
+        """Follow a turn that another view sent, or one of ours whose stream broke off."""
+        stream = self._backend.join(session_id)
+        try:
+            started = await anext(stream)
+        except (HermesTuiError, StopAsyncIteration) as error:
+            # It is over by now; or the service is out of reach, and is asked again after a look.
+            logger.info("turn not joined session=%s run=%s cause=%s", session_id, run_id, error)
+            if not isinstance(error, RefusedError):
+                self._look.set()
+            return
+        finally:
+            self._joining.discard(run_id)
+        assert isinstance(started, updates.TurnStarted)
+        await self._follow_turn(self._joined(session_id, started), stream)
+
+    def _joined(self, session_id: str, started: updates.TurnStarted) -> Turn:
+        known = self.state.turns.get(session_id, ())
+        turn = next((turn for turn in known if turn.run_id == started.run_id), None)
+        if turn is not None:
+            turn.state, turn.error, turn.ended_at = "running", "", None
+        else:
+            turn = self._new_turn(session_id, started.message)
+            turn.run_id = started.run_id
+            turn.started_at = started.started_at or turn.started_at
+        turn.source = "joined"
+        self._put(turn)
+        return turn
+
+    # Running them --------------------------------------------------------------------------
+
+    def begin_turn(self, session_id: str, text: str) -> Turn:
+        """Add a turn to a session; ``run_turn`` runs it."""
+        turn = self._new_turn(session_id, text)
+        self._put(turn)
+        return turn
+
+    def _new_turn(self, session_id: str, text: str) -> Turn:
+        self._num_turns += 1
+        return Turn(
+            turn_id=f"turn-{self._num_turns}",
+            session_id=session_id,
+            user_text=text,
+            started_at=self.clock(),
+        )
+
+    def _put(self, turn: Turn) -> None:
+        at_the_end = self.state.put_turn(turn)
+        self._tell(
+            TurnChanged(turn=turn) if at_the_end else TurnsLoaded(session_id=turn.session_id)
+        )
+
+    async def run_turn(self, turn: Turn) -> None:
+        """Run a turn that was begun; returns when it has ended, however it did."""
+        await self._follow_turn(turn, self._backend.turn(turn.session_id, turn.user_text))
+
+    async def _follow_turn(self, turn: Turn, stream: AsyncIterator[updates.TurnUpdate]) -> None:
+        known, turn.num_updates = turn.num_updates, 0
+        try:
+            async for update in stream:
+                self._on_update(turn, update, known=known)
+        except HermesTuiError as error:
+            self._end(turn, "failed", str(error))
+        except asyncio.CancelledError:
+            turn.state = "interrupted"
+            raise
+        if turn.state == "running":
+            self._end(turn, "failed", "the answer broke off without an end")
+        self._look.set()  # the session's next one may run, or this one, to which the way broke
+        if self.state.info.training:
+            await self.attempt(self._after_turn(turn))
+
+    async def _after_turn(self, turn: Turn) -> None:
+        await self.reread(turn.session_id)
+        if latest := self.state.latest(turn.session_id):
+            await self._load(latest.episode_id)
+
+    def _on_update(self, turn: Turn, update: updates.TurnUpdate, *, known: int) -> None:
+        match update:
+            case updates.TurnStarted(run_id=run_id):
+                turn.run_id = run_id
+                self._look.set()  # until it had its name, another one of the session was left alone
+            case updates.ApprovalRequested():
+                self._ask(turn, update)
+            case updates.ApprovalAnswered():
+                self._on_answer(update)
+            case updates.TurnCompleted(usage=usage):
+                turn.num_tokens = turn.num_tokens or usage.get("output_tokens", 0)
+                self._end(turn, "completed")
+            case updates.TurnFailed() if update.interrupted:
+                self._end(turn, "interrupted")
+            case updates.TurnFailed(message=message):
+                self._end(turn, "failed", message)
+            case _:
+                turn.num_updates += 1
+                if turn.num_updates > known:
+                    _add(turn, update)
+        self._tell(TurnChanged(turn=turn))
+
+    def _end(self, turn: Turn, state: Turned, error: str = "") -> None:
+        """Note that a turn is over; what it asked goes with it."""
+        turn.state, turn.error = state, error
+        turn.ended_at = self.clock()
+        turn.seconds = turn.seconds or max(turn.ended_at - turn.started_at, 0.0)
+        mine = [ask for ask in self.state.asked.values() if ask.session_id == turn.session_id]
+        for ask in mine:
+            del self.state.asked[ask.approval_id]
+        self._tell(TurnChanged(turn=turn))
+        if mine:
+            self._tell(RowsChanged())
+
+    # What the agent asks -------------------------------------------------------------------
+
+    def _ask(self, turn: Turn, asked: updates.ApprovalRequested) -> None:
+        if asked.approval_id in self.state.asked:
+            return
+        request = ApprovalRequested(
+            session_id=turn.session_id,
+            approval_id=asked.approval_id,
+            question="\n\n".join(filter(None, (asked.description, asked.command))),
+            choices=asked.choices,
+            free=asked.kind == "clarify" or not asked.choices,
+            expires_at=asked.expires_at,
+        )
+        self.state.asked[request.approval_id] = request
+        self._tell(request)
+
+    def _on_answer(self, answered: updates.ApprovalAnswered) -> None:
+        """Drop a question that another view answered; one that this view answered is gone."""
+        if self.state.asked.pop(answered.approval_id, None):
+            self.say(f"answered in another view: {answered.choice}")
+            self._tell(RowsChanged())
+
+    def drop_expired(self) -> None:
+        """Drop the questions whose time has run out: the agent takes silence for a no."""
+        now = self.clock()
+        for ask in list(self.state.asked.values()):
+            if ask.expires_at is not None and ask.expires_at <= now:
+                del self.state.asked[ask.approval_id]
+                self.say("nobody answered the agent in time: that is a no", "warning")
+                self._tell(RowsChanged())
+
+    async def approve(self, request: ApprovalRequested, choice: str) -> None:
+        """Answer what the agent asked; it stays open when the answer did not get there."""
+        self.state.asked.pop(request.approval_id, None)
+        self._tell(RowsChanged())
+        try:
+            await self._backend.approve(request.session_id, request.approval_id, choice)
+        except HermesTuiError as error:
+            late = isinstance(error, RefusedError) and error.status in _GONE
+            self.say(str(error), "warning" if late else "error")
+            if not late and self.state.running_turn(request.session_id):
+                self.state.asked[request.approval_id] = request
+                self._tell(request)
+
+
+def _add(turn: Turn, update: updates.TurnUpdate) -> None:
+    """Add what the agent said or did to its turn."""
+    match update:
+        case updates.TextArrived(text=text):
+            turn.add_text(text)
+        case updates.ReasoningArrived(text=text):
+            turn.add_thought(text)
+        case updates.ToolCalled(call_id=call_id, name=name, arguments=arguments):
+            turn.parts.append(ToolPart(call_id=call_id, name=name, arguments=arguments))
+        case updates.ToolReturned(call_id=call_id, output=output):
+            for part in turn.parts:
+                if isinstance(part, ToolPart) and part.call_id == call_id:
+                    part.result = output

@@ -1,0 +1,261 @@
+"""Several views on one stack: each tells the same, whoever sent the turn and whoever answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from fakes.backend import FakeBackend, FakeClock, make_tokens
+from fakes.roles import eventually
+
+from hermes_tui.core.controller import Controller
+from hermes_tui.core.events import Change, Notice, Turn
+from hermes_tui_services.errors import ServiceError
+from hermes_tui_services.updates import ApprovalRequested, TurnUpdate
+
+REPLY = "Hello Ada, it's a pleasure to meet you!"
+QUESTION = ApprovalRequested(
+    approval_id="a1", description="deletes", command="rm x", choices=("once", "deny")
+)
+
+
+class View:
+    """One controller, and what it said."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self.controller = Controller(backend, clock=backend.clock)
+        self.state = self.controller.state
+        self.notices: list[str] = []
+        self.controller.listen(self._hear)
+
+    def _hear(self, change: Change) -> None:
+        if isinstance(change, Notice):
+            self.notices.append(change.text)
+
+    def turns(self, session_id: str = "s") -> list[Turn]:
+        return self.state.turns.get(session_id, [])
+
+    def last(self, session_id: str = "s") -> Turn:
+        return self.turns(session_id)[-1]
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    return make_backend()
+
+
+def make_backend(*, training: bool = True) -> FakeBackend:
+    backend = FakeBackend(FakeClock(), training=training)
+    backend.add_session("s", created_at=1)
+    return backend
+
+
+@asynccontextmanager
+async def view(backend: FakeBackend) -> AsyncIterator[View]:
+    """Attach a view; it leaves at the end, as one whose terminal is closed."""
+    one = View(backend)
+    await one.controller.start(lambda stage: None)
+    watching = asyncio.create_task(one.controller.watch())
+    try:
+        yield one
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_turn_of_one_view_streams_in_another(backend: FakeBackend) -> None:
+    backend.hold = 3
+    async with view(backend) as sender, view(backend) as other:
+        await other.controller.open_session("s")
+        sender.state.selected = "s"
+        sending = asyncio.create_task(sender.controller.send("hi there"))
+        await eventually(lambda: other.turns() and other.last().text == "Hello Ada,")
+        turn = other.last()
+        assert (turn.user_text, turn.state, turn.source) == ("hi there", "running", "joined")
+        assert other.controller.refusal().startswith("the agent still speaks")
+        backend.gate.set()
+        await sending
+        await eventually(lambda: turn.state == "completed" and turn.episode_id)
+        assert (turn.text, turn.num_tokens) == (REPLY, 11)
+        assert [len(one.turns()) for one in (sender, other)] == [1, 1]
+        await other.controller.score(1.0)
+        assert ("set_reward", turn.episode_id, 1.0) in backend.calls
+    # Nobody joined a turn of its own.
+    assert [call[0] for call in backend.calls].count("join") == 1
+
+
+async def test_who_attaches_finds_the_turn_that_runs_and_its_question(
+    backend: FakeBackend,
+) -> None:
+    backend.turn_events, backend.hold = [QUESTION], 0
+    backend.take_off("s", "delete it")
+    async with view(backend) as late:
+        await eventually(lambda: late.state.questions)
+        assert late.last().user_text == "delete it"
+        assert late.state.questions[0].question == "deletes\n\nrm x"
+        await late.controller.approve(late.state.questions[0], "once")
+        backend.gate.set()
+        await eventually(lambda: late.last().state == "completed")
+    assert ("approve", "s", "a1", "once") in backend.calls
+
+
+async def test_a_question_that_was_answered_elsewhere_is_dropped(backend: FakeBackend) -> None:
+    backend.turn_events, backend.hold = [QUESTION], 0
+    backend.take_off("s", "delete it")
+    async with view(backend) as one, view(backend) as other:
+        await eventually(lambda: one.state.asked and other.state.asked)
+        mine, theirs = one.state.questions[0], other.state.questions[0]
+        await one.controller.approve(mine, "deny")
+        await eventually(lambda: not other.state.asked)
+        assert other.notices == ["answered in another view: deny"]
+        assert one.notices == []
+        await other.controller.approve(theirs, "once")  # its dialog was open still
+        assert other.notices[-1].startswith("The question was answered already")
+        assert not other.state.asked
+        async with view(backend) as late:
+            await eventually(lambda: late.turns())
+            await eventually(lambda: late.last().run_id)
+            assert not late.state.asked
+        backend.gate.set()
+
+
+async def test_an_answer_that_does_not_arrive_leaves_the_question_open(
+    backend: FakeBackend,
+) -> None:
+    backend.turn_events, backend.hold = [QUESTION], 0
+    backend.take_off("s", "delete it")
+    async with view(backend) as one:
+        await eventually(lambda: one.state.asked)
+        backend.refuse = "the worker is down"
+        await one.controller.approve(one.state.questions[0], "once")
+        assert one.notices == ["the worker is down"]
+        assert [ask.approval_id for ask in one.state.questions] == ["a1"]
+        backend.gate.set()
+
+
+async def test_a_view_that_leaves_ends_no_turn_that_it_joined(backend: FakeBackend) -> None:
+    backend.hold = 2
+    flight = backend.take_off("s", "hi")
+    async with view(backend) as one:
+        await eventually(lambda: one.turns() and one.last().text == "Hello Ada")
+    assert not flight.interrupted
+    assert "s" in backend.flights
+    backend.gate.set()
+    assert flight.task
+    await flight.task
+
+
+async def test_a_joined_turn_can_be_interrupted(backend: FakeBackend) -> None:
+    backend.hold = 2
+    backend.take_off("s", "hi")
+    async with view(backend) as one:
+        await one.controller.open_session("s")
+        await eventually(lambda: one.turns() and one.last().parts)
+        await one.controller.interrupt()
+        await eventually(lambda: one.last().state == "interrupted")
+        assert one.last().text == "Hello Ada"
+
+
+class Breaking(FakeBackend):
+    """Its first streams break off after some updates; the turn itself goes on."""
+
+    breaks = 1
+
+    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnUpdate]:
+        seen = 0
+        async for update in super().turn(session_id, text):
+            yield update
+            seen += 1
+            if self.breaks and seen == 3:
+                self.breaks -= 1
+                raise ServiceError("the gateway is gone")
+
+
+async def test_a_turn_whose_stream_broke_off_goes_on_where_it_was() -> None:
+    backend = Breaking(FakeClock())
+    backend.add_session("s", created_at=1)
+    backend.hold = 5
+    async with view(backend) as one:
+        one.state.selected = "s"
+        await one.controller.send("hi")
+        turn = one.last()
+        await eventually(lambda: turn.text == "Hello Ada, it's")
+        assert (turn.state, turn.error) == ("running", "")
+        backend.gate.set()
+        await eventually(lambda: turn.state == "completed")
+        assert turn.text == REPLY
+        assert one.turns() == [turn]
+
+
+async def test_what_was_read_of_a_turn_goes_when_it_is_joined(backend: FakeBackend) -> None:
+    backend.add_episode("s", "before", "Yes.")
+    backend.hold = 4
+    backend.take_off("s", "now")
+    async with view(backend) as one:
+        await one.controller.open_session("s")
+        await eventually(lambda: len(one.turns()) == 2)
+        assert [turn.user_text for turn in one.turns()] == ["before", "now"]
+        backend.gate.set()
+        await eventually(lambda: one.last().state == "completed" and one.last().num_tokens == 11)
+        assert [turn.source for turn in one.turns()] == ["read", "joined"]
+
+
+async def test_words_of_programs_that_no_view_sent_are_read_when_they_are_recorded(
+    backend: FakeBackend,
+) -> None:
+    async with view(backend) as one:
+        await one.controller.open_session("s")
+        episode_id, completion_id = backend._open_episode("s", "by another program")
+        await eventually(lambda: one.state.latest("s"))
+        assert one.turns() == []  # it speaks still, and not to the agent service
+        backend._record(episode_id, completion_id, "by another program", make_tokens())
+        await eventually(lambda: one.turns())
+        assert (one.last().user_text, one.last().text) == ("by another program", REPLY)
+        assert one.last().source == "read"
+
+
+async def test_without_a_trainer_turns_and_histories_come_from_the_agent_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hermes_tui.core.turns.LOOK_S", 0.02)
+    backend = make_backend(training=False)
+    flight = backend.take_off("s", "before")
+    assert flight.task
+    await flight.task
+    async with view(backend) as one:
+        await eventually(lambda: one.state.title("s") == "before")
+        await one.controller.open_session("s")
+        assert [(turn.user_text, turn.text) for turn in one.turns()] == [("before", REPLY)]
+        backend.hold = 2
+        backend.take_off("s", "elsewhere")
+        await eventually(lambda: one.last().text == "Hello Ada")
+        assert (one.last().user_text, one.last().state) == ("elsewhere", "running")
+        backend.gate.set()
+        await eventually(lambda: one.last().state == "completed")
+        # One that nobody noticed while it ran is read afterwards.
+        missed = backend.take_off("s", "short")
+        assert missed.task
+        await missed.task
+        await eventually(lambda: one.last().user_text == "short")
+        assert len(one.turns()) == 3
+        del backend.session_rows["s"]  # closed by another view
+        await eventually(lambda: one.state.sessions["s"].ended)
+        assert one.controller.refusal() == "this session has ended: start a new one"
+
+
+async def test_sessions_of_others_that_the_trainer_does_not_know_are_left_alone(
+    backend: FakeBackend,
+) -> None:
+    backend.hold = 0
+    backend.training = False
+    backend.take_off("agent:m:u", "hi")
+    backend.training = True
+    backend.take_off("s", "known")
+    async with view(backend) as one:
+        await eventually(lambda: one.turns())
+        assert ("join", "agent:m:u") not in backend.calls
+        assert "agent:m:u" not in one.state.sessions
+        backend.flights["agent:m:u"].task.cancel()  # type: ignore[union-attr]
+        backend.gate.set()
