@@ -168,7 +168,7 @@ class InferenceClient:
         return await self._call("POST", "/rl/rollback", body, timeout=_ROLLBACK_TIMEOUT)
 
     async def events(self, *, after: int | None = None) -> AsyncIterator[Event]:
-        """Yield events for ever; after a lost connection go on where it broke.
+        """Yield events until the client is closed; after a lost connection go on where it broke.
 
         Args:
             after: the last event's id that is known already; None begins with what happens next.
@@ -176,7 +176,7 @@ class InferenceClient:
         Raises: RefusedError: the key is wrong.
         """
         failures = 0
-        while True:
+        while not self._http.is_closed:
             try:
                 async for event in self._events_once(after):
                     failures = 0
