@@ -124,9 +124,21 @@ class Plain:
 
     @property
     def _question(self) -> ApprovalRequested | None:
-        """The oldest question of the agent that waits for an answer."""
+        """The question that the next line answers: of the open session, or of what was sent here.
+
+        What another view caused elsewhere must not swallow a message; ``/answer`` answers it.
+        """
+        return next(filter(self._concerns_us, self._questions), None)
+
+    @property
+    def _questions(self) -> list[ApprovalRequested]:
         self.controller.drop_expired()
-        return next(iter(self.controller.state.asked.values()), None)
+        return self.controller.state.questions
+
+    def _concerns_us(self, request: ApprovalRequested) -> bool:
+        turn = self.controller.state.running_turn(request.session_id)
+        opened = request.session_id == self.controller.state.selected
+        return opened or (turn is not None and turn.source == "sent")
 
     async def _take(self, line: str | None) -> None:
         if (question := self._question) and not (line or "").startswith("/"):
@@ -248,9 +260,9 @@ class Plain:
 
     async def do_answer(self, text: str) -> None:
         """Answer what the agent asks."""
-        if (question := self._question) is None:
+        if not self._questions:
             raise Usage("the agent asks nothing now")
-        await self._answer(question, text)
+        await self._answer(self._questions[0], text)
 
     def do_compare(self, text: str) -> None:
         """Say the same to several siblings."""

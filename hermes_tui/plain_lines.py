@@ -31,6 +31,8 @@ def session_lines(state: ViewState) -> Iterator[str]:
         yield "no session yet: say something and one begins"
     for number, session in enumerate(newest_sessions(state), 1):
         marks = ["open here"] if session.session_id == state.selected else []
+        if sibling := state.siblings().get(session.session_id):
+            marks.append("sibling {} of {}".format(*sibling))
         marks += ["ended"] if session.ended else []
         remark = f" ({', '.join(marks)})" if marks else ""
         yield f"{number}. {state.title(session.session_id)}{remark}"

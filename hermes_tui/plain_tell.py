@@ -31,6 +31,7 @@ class Teller:
         self._known: dict[str, object] = {}
 
     def _write(self, text: str) -> None:
+        text = clean(text)  # the last door: nothing that steers a terminal gets out
         self._out.write(text)
         self._out.flush()
         self._mid_line = bool(text) and not text.endswith("\n")
@@ -76,10 +77,19 @@ class Teller:
         speech = self._speeches.setdefault(turn.turn_id, lines.Speech(turn))
         if turn.session_id != self._controller.state.selected:
             return
+        elsewhere = turn.source != "sent"
+        if elsewhere and turn.turn_id not in self._known:
+            self._known[turn.turn_id] = ""
+            self.line(f"you, in another view: {clean(turn.user_text)}")
         for text, begins in speech.news():
             self._write(f"\n{text}" if begins and self._mid_line else text)
+        if elsewhere and turn.state != "running" and self._known[turn.turn_id] != turn.state:
+            self._known[turn.turn_id] = turn.state
+            self.line(f"[turn] {lines.turn_words(turn)}")
 
     def _ask(self, request: ApprovalRequested) -> None:
+        if where := self._controller.state.where(request):
+            self.line(f"[approval] in {clean(where)}; /answer answers it")
         self.line(f"[approval] {clean(request.question)}")
         for number, choice in enumerate(request.choices, 1):
             self.line(f"[approval] {number}. {clean(choice)}")

@@ -18,6 +18,7 @@ from hermes_tui.core.events import (
     RowsChanged,
     StackEvent,
     TokensSampled,
+    Turn,
     TurnChanged,
 )
 from hermes_tui.core.history import add_measures, kept_turns, recorded_turns
@@ -243,7 +244,8 @@ class Follower:
         detail = await self._backend.episode(episode_id)
         self.state.put_episodes([detail.row])
         self._measure_turns(detail)
-        self._take_turns(detail)
+        for turn in self._take_turns(detail):
+            self._tell(TurnChanged(turn=turn))
         self._tell(EpisodeLoaded(detail=detail))
 
     def _measure_turns(self, detail: EpisodeDetail) -> None:
@@ -265,20 +267,21 @@ class Follower:
                 add_measures(turn, completion)
             self._tell(TurnChanged(turn=turn))
 
-    def _take_turns(self, detail: EpisodeDetail) -> None:
-        """Tell of the turns that this view did not see happen, as they were recorded."""
+    def _take_turns(self, detail: EpisodeDetail) -> list[Turn]:
+        """Take the turns that this view did not see happen; return those that are news."""
         self._read_episodes.add(detail.row.episode_id)
-        for turn in self.state.put_turns(detail.row.session_id, recorded_turns(detail)):
-            self._tell(TurnChanged(turn=turn))
+        return self.state.put_turns(detail.row.session_id, recorded_turns(detail))
 
-    async def _read_turns(self, session_id: str) -> None:
+    async def _read_turns(self, session_id: str) -> list[Turn]:
+        """Read a session's turns back; return those that are news."""
+        news: list[Turn] = []
         if not self.state.info.training:
             past = kept_turns(session_id, await self._backend.past_turns(session_id))
-            for turn in self.state.put_turns(session_id, past):
-                self._tell(TurnChanged(turn=turn))
+            news += self.state.put_turns(session_id, past)
         for row in self.state.episodes_of(session_id)[-HISTORY_EPISODES:]:
             if row.episode_id not in self._read_episodes:
-                self._take_turns(await self._backend.episode(row.episode_id))
+                news += self._take_turns(await self._backend.episode(row.episode_id))
+        return news
 
     async def _name_sessions(self) -> None:
         """Read how the newest sessions began: that is what they are called."""

@@ -106,7 +106,8 @@ class Turns(Follower):
             wanted = session_id == self.state.selected or not self.state.turns.get(session_id)
             known = before[session_id].num_turns if session_id in before else 0
             if wanted and row.num_turns != known:
-                await self._read_turns(session_id)
+                for turn in await self._read_turns(session_id):
+                    self._tell(TurnChanged(turn=turn))
         if self.state.sessions != before:
             self._tell(RowsChanged())
 
@@ -203,7 +204,7 @@ class Turns(Follower):
             case updates.ApprovalAnswered():
                 self._on_answer(update)
             case updates.TurnCompleted(usage=usage):
-                turn.num_tokens = turn.num_tokens or usage.get("output_tokens", 0)
+                turn.num_tokens = usage.get("output_tokens", 0) or turn.num_tokens
                 self._end(turn, "completed")
             case updates.TurnFailed() if update.interrupted:
                 self._end(turn, "interrupted")

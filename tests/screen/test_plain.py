@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from fakes.backend import FakeBackend, FakeClock, make_step
+from fakes.roles import eventually
 from fakes.screen import add_past
 from fakes.served import Served, is_alive
 
@@ -399,3 +400,34 @@ def test_a_reader_that_leaves_is_no_traceback(stack: Served) -> None:
         process.stdin.write("/status\n/status\n")
         process.stdin.close()
         assert process.wait(timeout=10) == 1
+
+
+async def test_what_another_view_says_is_told_too() -> None:
+    talk = Talk(interactive=True)
+    talk.backend.add_session("s", created_at=1)
+    talk.backend.hold = 2
+    async with typing(talk) as put:
+        put("/open 1")
+        talk.backend.take_off("s", "from elsewhere")
+        await talk.until("you, in another view: from elsewhere\nagent: Hello Ada")
+        put("me too")
+        await talk.until("[error] the agent still speaks")
+        talk.backend.gate.set()
+        await talk.until("[turn] completed, 11 tokens")
+    assert talk.text.count("from elsewhere") == 1
+    assert talk.text.count("[turn] completed") == 1
+
+
+async def test_a_question_of_another_session_swallows_no_message() -> None:
+    talk = Talk(interactive=True)
+    talk.backend.add_session("s", created_at=1)
+    question = ApprovalRequested(approval_id="q", description="rm?", choices=("once", "deny"))
+    talk.backend.turn_events, talk.backend.hold = [question], 0
+    talk.backend.take_off("s", "clean up")
+    async with typing(talk) as put:
+        await talk.until("[approval] in “clean up”; /answer answers it\n[approval] rm?")
+        talk.backend.turn_events, talk.backend.hold = [], None
+        put("hello")
+        await talk.until("[turn] completed")
+        put("/answer 1")
+        await eventually(lambda: ("approve", "once") in talk.done)
