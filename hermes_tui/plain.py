@@ -305,7 +305,10 @@ class Plain:
     def do_chat(self, _: str) -> None:
         """Show the conversation."""
         state = self.controller.state
-        self._tell.all(lines.conversation_lines(state.turns.get(state.selected, [])))
+        turns = state.turns.get(state.selected, [])
+        self._tell.all(lines.conversation_lines(turns))
+        for turn in turns:
+            self._tell.told(turn)
 
     def do_result(self, _: str) -> None:
         """Show the whole answer of the newest tool call."""

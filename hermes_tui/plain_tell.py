@@ -87,6 +87,12 @@ class Teller:
             self._known[turn.turn_id] = turn.state
             self.line(f"[turn] {lines.turn_words(turn)}")
 
+    def told(self, turn: Turn) -> None:
+        """Take all that a turn has said so far as told."""
+        self._known.setdefault(turn.turn_id, turn.state)
+        for _ in self._speeches.setdefault(turn.turn_id, lines.Speech(turn)).news():
+            pass
+
     def _ask(self, request: ApprovalRequested) -> None:
         if where := self._controller.state.where(request):
             self.line(f"[approval] in {clean(where)}; /answer answers it")

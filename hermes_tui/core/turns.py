@@ -22,12 +22,16 @@ from hermes_tui.core.events import (
 from hermes_tui.core.follower import RETRY_S, Follower
 from hermes_tui.core.rows import SessionRow
 from hermes_tui_services import updates
-from hermes_tui_services.errors import HermesTuiError, RefusedError
+from hermes_tui_services.errors import ApiError, HermesTuiError, RefusedError
 
 logger = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 """Without a trainer nothing tells that a turn began elsewhere: it is looked for this often."""
+
+MAX_TRIES = 15
+"""A turn to which the way broke is joined again this often, ``RETRY_S`` apart: a process that was
+killed is back within seconds."""
 
 _GONE = (404, 410)
 """HTTP statuses that say that nobody waits for an answer any more."""
@@ -114,11 +118,11 @@ class Turns(Follower):
     def _follows(self, session_id: str, run_id: str) -> bool:
         """Return whether a run is followed here; of one that was just sent the id is not known."""
         turns = self.state.turns.get(session_id, ())
-        running = {turn.run_id for turn in turns if turn.state == "running"}
-        return run_id in self._joining or bool(running & {run_id, ""})
+        sending = any(turn.state == "running" and not turn.run_id for turn in turns)
+        return sending or run_id in self._joining or any(turn.run_id == run_id for turn in turns)
 
     async def _join(self, session_id: str, run_id: str) -> None:
-        """Follow a turn that another view sent, or one of ours whose stream broke off."""
+        """Follow a turn that another view sent."""
         stream = self._backend.join(session_id)
         try:
             started = await anext(stream)
@@ -134,15 +138,9 @@ class Turns(Follower):
         await self._follow_turn(self._joined(session_id, started), stream)
 
     def _joined(self, session_id: str, started: updates.TurnStarted) -> Turn:
-        known = self.state.turns.get(session_id, ())
-        turn = next((turn for turn in known if turn.run_id == started.run_id), None)
-        if turn is not None:
-            turn.state, turn.error, turn.ended_at = "running", "", None
-        else:
-            turn = self._new_turn(session_id, started.message)
-            turn.run_id = started.run_id
-            turn.started_at = started.started_at or turn.started_at
-        turn.source = "joined"
+        turn = self._new_turn(session_id, started.message)
+        turn.run_id, turn.source = started.run_id, "joined"
+        turn.started_at = started.started_at or turn.started_at
         self._put(turn)
         return turn
 
@@ -168,16 +166,15 @@ class Turns(Follower):
         self._tell(
             TurnChanged(turn=turn) if at_the_end else TurnsLoaded(session_id=turn.session_id)
         )
+        self._tell(RowsChanged())
 
     async def run_turn(self, turn: Turn) -> None:
         """Run a turn that was begun; returns when it has ended, however it did."""
         await self._follow_turn(turn, self._backend.turn(turn.session_id, turn.user_text))
 
     async def _follow_turn(self, turn: Turn, stream: AsyncIterator[updates.TurnUpdate]) -> None:
-        known, turn.num_updates = turn.num_updates, 0
         try:
-            async for update in stream:
-                self._on_update(turn, update, known=known)
+            await self._hear(turn, stream)
         except HermesTuiError as error:
             self._end(turn, "failed", str(error))
         except asyncio.CancelledError:
@@ -185,9 +182,31 @@ class Turns(Follower):
             raise
         if turn.state == "running":
             self._end(turn, "failed", "the answer broke off without an end")
-        self._look.set()  # the session's next one may run, or this one, to which the way broke
+        self._look.set()  # the session's next one may run by now
         if self.state.info.training:
             await self.attempt(self._after_turn(turn))
+
+    async def _hear(self, turn: Turn, stream: AsyncIterator[updates.TurnUpdate]) -> None:
+        """Take what a turn tells to its end; where the way to it breaks, join it again.
+
+        Raises: HermesTuiError: it was refused, is over, or was out of reach for too long.
+        """
+        num_tries = 0
+        while True:
+            known, turn.num_updates = turn.num_updates, 0
+            try:
+                async for update in stream:
+                    num_tries = 0
+                    self._on_update(turn, update, known=known)
+                return
+            except HermesTuiError as error:
+                num_tries += 1
+                if isinstance(error, RefusedError) or not turn.run_id or num_tries > MAX_TRIES:
+                    raise
+                logger.info("turn is joined again run=%s cause=%s", turn.run_id, error)
+            turn.num_updates = max(turn.num_updates, known)
+            await asyncio.sleep(RETRY_S)
+            stream = self._backend.join(turn.session_id)
 
     async def _after_turn(self, turn: Turn) -> None:
         await self.reread(turn.session_id)
@@ -197,6 +216,8 @@ class Turns(Follower):
     def _on_update(self, turn: Turn, update: updates.TurnUpdate, *, known: int) -> None:
         match update:
             case updates.TurnStarted(run_id=run_id):
+                if turn.run_id not in ("", run_id):
+                    raise RefusedError(ApiError(404, "it ended while it was out of reach"))
                 turn.run_id = run_id
                 self._look.set()  # until it had its name, another one of the session was left alone
             case updates.ApprovalRequested():
@@ -221,12 +242,11 @@ class Turns(Follower):
         turn.state, turn.error = state, error
         turn.ended_at = self.clock()
         turn.seconds = turn.seconds or max(turn.ended_at - turn.started_at, 0.0)
-        mine = [ask for ask in self.state.asked.values() if ask.session_id == turn.session_id]
-        for ask in mine:
-            del self.state.asked[ask.approval_id]
+        for ask in list(self.state.asked.values()):
+            if ask.session_id == turn.session_id:
+                del self.state.asked[ask.approval_id]
         self._tell(TurnChanged(turn=turn))
-        if mine:
-            self._tell(RowsChanged())
+        self._tell(RowsChanged())
 
     # What the agent asks -------------------------------------------------------------------
 

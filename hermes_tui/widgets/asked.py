@@ -47,10 +47,10 @@ class AskedBar(Widget):
         question = line(f"◆ the agent asks: {asked[0].question}", "bold $text-warning")
         time = seconds_left(asked[0], now)
         place = f" · in {where}" if where else ""
-        silence = f" · no answer within {time} is a no" if time else ""
+        silence = f" · {time}, then it is a no" if time else ""
         more = f" · {len(asked) - 1} more" if len(asked) > 1 else ""
         how = Content.assemble(
-            (f"  {key}", "bold"), " answers", foreign(place + silence + more, "dim")
+            (f"  {key}", "bold"), " answers", foreign(silence + more + place, "dim")
         )
         if (question, how) != (self._question, self._how):
             self._question, self._how = question, how

@@ -42,7 +42,7 @@ async def test_a_question_waits_in_a_line_and_takes_no_typed_key(tmp_path: Path)
         await until(pilot, lambda: bar(app).display)
         text = str(bar(app).render())
         assert "the agent asks: deletes files" in text
-        assert "ctrl+o answers · no answer within 60 s" in text
+        assert "ctrl+o answers · 60 s, then it is a no" in text
         await pilot.press("o", "s", "d", "a", "1")
         assert prompt(app).text == "osda1"
         assert app.focused is prompt(app)

@@ -173,20 +173,35 @@ class Breaking(FakeBackend):
                 raise ServiceError("the gateway is gone")
 
 
-async def test_a_turn_whose_stream_broke_off_goes_on_where_it_was() -> None:
+async def test_a_turn_whose_stream_broke_off_goes_on_where_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hermes_tui.core.turns.RETRY_S", 0.01)
     backend = Breaking(FakeClock())
     backend.add_session("s", created_at=1)
     backend.hold = 5
     async with view(backend) as one:
         one.state.selected = "s"
-        await one.controller.send("hi")
-        turn = one.last()
-        await eventually(lambda: turn.text == "Hello Ada, it's")
-        assert (turn.state, turn.error) == ("running", "")
+        sending = asyncio.create_task(one.controller.send("hi"))
+        await eventually(lambda: ("join", "s") in backend.calls)
+        await eventually(lambda: one.last().text == "Hello Ada, it's")
+        assert one.last().state == "running"
         backend.gate.set()
-        await eventually(lambda: turn.state == "completed")
-        assert turn.text == REPLY
-        assert one.turns() == [turn]
+        await sending
+        assert (one.last().state, one.last().text) == ("completed", REPLY)
+        assert len(one.turns()) == 1
+
+
+async def test_a_turn_that_ended_while_it_was_out_of_reach_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hermes_tui.core.turns.RETRY_S", 0.01)
+    backend = Breaking(FakeClock())
+    backend.add_session("s", created_at=1)
+    async with view(backend) as one:  # its end, too, was told to nobody
+        one.state.selected = "s"
+        await one.controller.send("hi")
+        assert (one.last().state, one.last().error) == ("failed", "No turn runs.")
 
 
 async def test_what_was_read_of_a_turn_goes_when_it_is_joined(backend: FakeBackend) -> None:
