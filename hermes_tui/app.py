@@ -155,8 +155,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         if name in self.available_themes:
             self.theme = name
         else:
-            known = ", ".join(sorted(self.available_themes))
-            text = f"tui.theme: there is no theme “{name}”; there are {known}"
+            text = f"tui.theme: there is no theme “{name}”; the palette lists those there are"
             self.notify(clean(text), severity="warning", markup=False, timeout=10)
 
     def _remember_theme(self, theme: Theme) -> None:

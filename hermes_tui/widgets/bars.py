@@ -43,7 +43,7 @@ class TopBar(Widget):
 
     def _status(self, view: ViewState) -> Content:
         if view.lost:
-            return line(f"✗ out of reach: {view.lost}", "$text-error")
+            return line(f"✗ looking for the stack · out of reach: {view.lost}", "$text-error")
         bad = [p for p in view.processes.values() if p.state not in ("ready", "stopped")]
         if bad:
             return Content.assemble(line(bad[0].name), " ", state(bad[0].state))

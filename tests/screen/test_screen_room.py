@@ -10,6 +10,7 @@ from fakes.screen import NARROW, WIDE, add_past, app_of, main, make_app, running
 from textual.pilot import Pilot
 
 from hermes_tui.core.rows import CanaryRow, Stage, Token
+from hermes_tui.screens.compare import CompareScreen
 from hermes_tui.screens.start import StartScreen
 from hermes_tui.widgets.chat import FIRST_KEYS
 from hermes_tui.widgets.tokens import TokenDetail
@@ -122,3 +123,12 @@ async def test_what_failed_at_the_start_is_said_while_the_others_stop(tmp_path: 
         assert any("○ stopped  router" in row for row in shown)
         assert any("that did not work: what was started stops again" in row for row in shown)
         assert not any("q leaves" in row for row in shown)
+
+
+async def test_a_hint_names_a_range_of_keys_whole(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    add_past(backend)
+    async with running(app, NARROW) as pilot:
+        await app.push_screen(CompareScreen(app.controller, app.controller.compare(3)))
+        await pilot.press(*"Hi", "enter")
+        await until(pilot, lambda: "1…9 pick  enter score" in screen_lines(pilot)[-1], "the hints")
