@@ -89,7 +89,7 @@ class Keys:
         return next((a for a in ACTIONS if a.scope == scope and key in self.keys[a.id]), None)
 
     def label(self, action_id: str) -> str:
-        """Return how an action's first key, or the range of its keys, is written; empty for none."""
+        """Return how an action's first key, or the range of them, is written; empty for none."""
         keys = self.keys[action_id]
         if BY_ID[action_id].numbered:
             return f"{_written(keys[0])}…{_written(keys[-1])}"
