@@ -102,8 +102,9 @@ def main(args: list[str] | None = None) -> Any:
         cli.main(args=args, prog_name="hermes-tui", standalone_mode=True)
     except HermesTuiError as error:
         from hermes_tui.core.errors import exit_code
+        from hermes_tui.core.text import clean
 
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {clean(str(error))}", err=True)
         raise SystemExit(exit_code(error)) from error
 
 

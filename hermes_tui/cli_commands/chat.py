@@ -129,7 +129,9 @@ def _turn(runner: asyncio.Runner, turn: Coroutine[object, object, None]) -> None
     except KeyboardInterrupt:
         click.echo("\n[interrupted]\n")  # hanging up interrupts the turn; its text is kept
     except HermesTuiError as error:
-        click.echo(f"Error: {error}\n")
+        from hermes_tui.core.text import clean
+
+        click.echo(f"Error: {clean(str(error))}\n")
 
 
 async def _show_turn(client: AgentClient, session_key: str, message: str, route: _Route) -> None:
@@ -160,11 +162,11 @@ async def _show_turn(client: AgentClient, session_key: str, message: str, route:
 
 async def _ask(client: AgentClient, session_key: str, request: ApprovalRequested) -> None:
     """Ask the person what the agent asks; an empty answer lets the request run out: a no."""
-    from hermes_tui.core.text import clean
+    from hermes_tui.core.text import clean, exposed
 
     if request.command:
-        click.echo(f"\n[approval] {clean(request.command)}")
-    click.echo(f"[approval] {clean(request.description)}")
+        click.echo(f"\n[approval] {exposed(request.command)}")
+    click.echo(f"[approval] {exposed(request.description)}")
     choices = "/".join(clean(choice) for choice in request.choices)
     # Blocking is right: the turn itself waits for this answer.
     answer = input(f"[{choices or 'your answer'}] ").strip()  # noqa: ASYNC250

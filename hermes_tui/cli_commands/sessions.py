@@ -169,10 +169,13 @@ def show(
 
 
 def _print_episode(episode: dict[str, Any]) -> None:
+    from hermes_tui.core.text import one_line
+
     reward = "no reward" if episode["reward"] is None else f"reward {episode['reward']:+.2f}"
     step = f" · step {episode['step']}" if episode["step"] is not None else ""
     dropped = f" · {episode['dropped_reason']}" if episode["dropped_reason"] else ""
-    _echo("", f"{episode['episode_id']} · {episode['state']} · {reward}{step}{dropped}")
+    head = f"{episode['episode_id']} · {episode['state']} · {reward}{step}{dropped}"
+    click.echo(one_line(head))
     for completion in episode["completions"]:
         asked = [m for m in completion["request_messages"] if m["role"] == "user"]
         said = completion["message"] or {}

@@ -115,7 +115,8 @@ def _last_lines(path: Path, count: int) -> list[str]:
             position -= size
             file.seek(position)
             data = file.read(size) + data
-    return data.decode("utf-8", "replace").splitlines()[-count:] if count > 0 else []
+    lines = data.decode("utf-8", "replace").removesuffix("\n").split("\n")
+    return lines[-count:] if data and count > 0 else []
 
 
 class LogFollower:

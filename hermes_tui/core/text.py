@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
-_ESCAPES = re.compile(
-    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: titles, links, clipboard
-    r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"  # DCS, SOS, PM, APC
+_ESCAPES = re.compile(  # what names its end goes with all it holds only if it comes to that end
+    r"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # OSC: titles, links, clipboard
+    r"|\x1b[PX^_][^\x1b\n]*\x1b\\"  # DCS, SOS, PM, APC
     r"|\x1b\[[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor, screen
     r"|\x1b[ -/]*[0-~]?"
 )
@@ -16,6 +17,12 @@ _UNSEEN = re.compile(
     "\u2028\u2029\ufeff\ufff9-\ufffb"  # separators, BOM, annotations
     "\ud800-\udfff\U000e0000-\U000e007f]"  # lone surrogates, tag characters
 )
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode's categories of characters that show nothing: they steer, mark or are half of one."""
+
+_JOINERS = frozenset("\u200c\u200d")
+"""They show in how their neighbours look: one emoji instead of three, a letter's other form."""
+
 _NAMES = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
 
 
@@ -26,6 +33,15 @@ def clean(text: str) -> str:
     Newlines and tabs stay, and carriage returns before a newline are dropped.
     """
     return _UNSEEN.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n")))
+
+
+def exposed(text: str) -> str:
+    """Return foreign text with what ``clean`` would take out written out instead.
+
+    For what a person is asked to allow: nothing of it may be hidden.
+    """
+    text = text.replace("\r\n", "\n")
+    return "".join(c if c in "\n\t" else _visible_character(c) for c in text)
 
 
 def one_line(text: str) -> str:
@@ -41,8 +57,8 @@ def shorten(text: str, width: int) -> str:
 def visible(text: str) -> str:
     """Return text with every character that could not be seen written out.
 
-    Newline is ``⏎``, tab ``⇥``; other control, direction and replacement characters are escaped
-    as in Python source, so that a token's exact text can be read.
+    Newline is ``⏎``, tab ``⇥``; other control, format and direction characters are escaped as in
+    Python source, so that a token's exact text can be read.
     """
     if text.isprintable():  # no control, format or separator character: nearly every token
         return text
@@ -52,6 +68,6 @@ def visible(text: str) -> str:
 def _visible_character(character: str) -> str:
     if name := _NAMES.get(character):
         return name
-    if character == "\x1b" or _UNSEEN.match(character):
+    if unicodedata.category(character) in _HIDDEN and character not in _JOINERS:
         return character.encode("unicode_escape", "surrogatepass").decode()
     return character

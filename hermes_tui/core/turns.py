@@ -21,6 +21,7 @@ from hermes_tui.core.events import (
 )
 from hermes_tui.core.follower import RETRY_S, Follower
 from hermes_tui.core.rows import SessionRow
+from hermes_tui.core.text import exposed
 from hermes_tui_services import updates
 from hermes_tui_services.errors import ApiError, HermesTuiError, RefusedError
 
@@ -256,7 +257,7 @@ class Turns(Follower):
         request = ApprovalRequested(
             session_id=turn.session_id,
             approval_id=asked.approval_id,
-            question="\n\n".join(filter(None, (asked.description, asked.command))),
+            question=exposed("\n\n".join(filter(None, (asked.description, asked.command)))),
             choices=asked.choices,
             free=asked.kind == "clarify" or not asked.choices,
             expires_at=asked.expires_at,

@@ -10,7 +10,7 @@ from textual.content import Content
 from hermes_tui.core.collapse import collapse, repeats
 from hermes_tui.core.rows import CanaryRow, StepRow, TrainerRow
 from hermes_tui.core.state import ViewState
-from hermes_tui.core.text import clean, shorten
+from hermes_tui.core.text import clean, one_line, shorten
 from hermes_tui.widgets.text import foreign, line, number, signed, sparkline
 
 SPARKS = 24
@@ -46,11 +46,12 @@ def describe(view: ViewState, hold: str = "") -> Content:
 
 def waits_for(trainer: TrainerRow, hold: str = "") -> str:
     """Return in words what the next step waits for, and with which key it goes on."""
+    reason = one_line(trainer.reason)
     if trainer.state == "paused":
         key = f"; {hold} goes on" if hold else ""
-        return f"held: {trainer.reason}" if trainer.reason else f"held{key}"
+        return f"held: {reason}" if reason else f"held{key}"
     if trainer.busy:
-        return f"{trainer.state}: {trainer.reason}" if trainer.reason else trainer.state
+        return f"{trainer.state}: {reason}" if reason else trainer.state
     counted = f"{trainer.num_scored} of {trainer.batch_size} scored"
     return f"{counted} · the learner is not there" if trainer.learner_lost else counted
 

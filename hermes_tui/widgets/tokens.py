@@ -19,7 +19,7 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from hermes_tui.core.rows import EpisodeDetail, Token
-from hermes_tui.core.text import clean, shorten, visible
+from hermes_tui.core.text import one_line, shorten, visible
 from hermes_tui.keys import bindings
 from hermes_tui.messages import CopyWanted, CursorMoved, ExportWanted, FindWanted
 from hermes_tui.widgets.below import NewBelow
@@ -149,7 +149,7 @@ class TokenView(Acts, ScrollView, can_focus=True):
         number_, is_bars = self.content.rows[row]
         line = self.content.lines[number_]
         if line.label:
-            label = shorten(clean(line.label), max(width - 4, 0))
+            label = shorten(one_line(line.label), max(width - 4, 0))
             segments = [Segment(f"── {label} ".ljust(width, "─"), self._style("rule"))]
         else:
             segments = [

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fakes.backend import FakeBackend, make_sample, make_step
-from fakes.screen import app_of, badges, main, make_app, notices, running, until
+from fakes.hostile import HOSTILE, MARK, assert_harmless, drawn
+from fakes.screen import (
+    NARROW,
+    WIDE,
+    app_of,
+    badges,
+    chat,
+    main,
+    make_app,
+    notices,
+    running,
+    sessions,
+    stack,
+    until,
+)
 from textual import events
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.widgets import Input
 
+from hermes_tui.core.compare import Comparison
 from hermes_tui.core.events import ApprovalRequested, EpisodeLoaded
 from hermes_tui.core.rows import CanaryRow, ProcessRow, Stage
 from hermes_tui.core.status import GpuSample
@@ -20,41 +35,37 @@ from hermes_tui.core.text import clean
 from hermes_tui.messages import CopyWanted
 from hermes_tui.screens.approval import ApprovalScreen
 from hermes_tui.screens.choices import ConfirmScreen
+from hermes_tui.screens.compare import CompareScreen
 from hermes_tui.screens.dialogs import AskScreen
 from hermes_tui.screens.start import StartScreen
-from hermes_tui.widgets.logs import LogView
+from hermes_tui.widgets.asked import AskedBar
+from hermes_tui.widgets.bars import TopBar
+from hermes_tui.widgets.logs import LogsPane
 from hermes_tui.widgets.prompt import Prompt
-from hermes_tui.widgets.turn import FoldedBlock
+from hermes_tui.widgets.sibling import SiblingView
+from hermes_tui.widgets.tokens import TokensPane
+from hermes_tui.widgets.training import TrainingPane
+from hermes_tui.widgets.turn import FoldedBlock, Reply
 from hermes_tui_services.updates import ReasoningArrived, ToolCalled, ToolReturned
 
-HOSTILE = [
-    "[/INST]",
-    "[/",
-    "[link=https://x",
-    "[bold]not bold[/bold] [@click=app.quit]x[/]",
-    "\x1b[31;1mESC\x1b[2J\x1b]0;title\x07\x1b]52;c;aGFjaw==\x07",
-    "\u202eevil\u2066\u200f",
-    "日本語のテキスト、한국어",
-    "👩‍👩‍👧‍👦 🏳️‍🌈 é ﷽",
-    "a\x00b\x08\x7f\x9b31m\ud800",
-    "<script>alert(1)</script> <think>hm</think>",
-    "![x](file:///etc/passwd) | a | b |\n|---|---|\n| [/b] | `[red]` |",
-    "```python\nprint('[/x]')\n",
-    "\t\ttabs\r\rand\x0breturns " + "long" * 300,
-]
+each_text = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 
 
 def everything(backend: FakeBackend, text: str) -> None:
     """Put a text wherever a service can put one."""
+    backend.model = text
     backend.add_session("s", created_at=1)
-    row = backend.session_rows["s"]
-    backend.session_rows["s"] = replace(row, task_id=text)
+    backend.session_rows["s"] = replace(backend.session_rows["s"], task_id=text)
+    backend.add_session("titled-by-its-task", created_at=0)
+    row = backend.session_rows["titled-by-its-task"]
+    backend.session_rows["titled-by-its-task"] = replace(row, task_id=text, group_id=text)
     episode_id = backend.add_episode("s", text, text, reason=text)
     backend.set_state(episode_id, "dropped", dropped_reason=text)
     backend.step_rows = [make_step(1)]
-    backend.trainer_row = replace(backend.trainer_row, state="paused", reason=text)
+    backend.trainer_row = replace(
+        backend.trainer_row, state="paused", reason=text, untrained={text: 1}, kept_versions=(0,)
+    )
     backend.process_rows.append(ProcessRow(name=text, state=text, reason=text))
-    backend.trainer_row = replace(backend.trainer_row, untrained={text: 1}, kept_versions=(0,))
     backend.canary_rows = [
         CanaryRow(policy_version=6, prompt=text, text=text),
         CanaryRow(policy_version=7, prompt=text, reason=text),
@@ -72,8 +83,8 @@ def everything(backend: FakeBackend, text: str) -> None:
     ]
 
 
-async def read_everything(pilot: Pilot[None], backend: FakeBackend, text: str) -> None:
-    """Make every widget draw the text."""
+async def talk(pilot: Pilot[None], backend: FakeBackend, text: str) -> None:
+    """Have the agent say it, in words, thoughts, calls, results, and a failure."""
     app = app_of(pilot)
     await app.controller.open_session("s")
     await until(pilot, lambda: bool(badges(app)))
@@ -81,62 +92,96 @@ async def read_everything(pilot: Pilot[None], backend: FakeBackend, text: str) -
     await until(pilot, lambda: "judged" in badges(app)[-1])
     for block in main(app).query(FoldedBlock):
         block.fold(False)
-    detail = backend.details["ep-1"]
-    completion = detail.completions[0]
-    tokens = [replace(t, alternatives=((text, -1.0),)) for t in completion.tokens]
-    shown = replace(detail, completions=(replace(completion, tokens=tuple(tokens)),))
-    main(app)._on_change(EpisodeLoaded(detail=shown))
-    await pilot.press("escape", "t", "left", "p", "down")
     backend.refuse = text
-    await app.controller.score(1.0)
-    await pilot.pause()
+    await app.controller.send(text)
+    await until(pilot, lambda: MARK in badges(app)[-1])
 
 
-async def look_at_everything(pilot: Pilot[None], text: str) -> None:
-    """Show the lesson, the machine and the log, each of which draws the text."""
+def load_tokens(pilot: Pilot[None], backend: FakeBackend, text: str) -> None:
+    """Show two segments, a token under the cursor that had alternatives, and why they broke."""
     app = app_of(pilot)
-    for key in ("l", "p", "L"):
-        await pilot.press(key)
+    detail = backend.details["ep-1"]
+    [first] = detail.completions
+    tokens = tuple(replace(token, alternatives=((text, -1.0),)) for token in first.tokens)
+    second = replace(first, completion_id="2", tokens=tokens, shared_tokens=1, difference=text)
+    app.controller.state.shown = "ep-1"
+    main(app)._on_change(EpisodeLoaded(detail=replace(detail, completions=(first, second))))
+
+
+async def look_around(pilot: Pilot[None], text: str) -> None:
+    """Go through the panes, each of which draws the text."""
+    app = app_of(pilot)
+    screen = main(app)
+    panes = {
+        "sessions": sessions(app),
+        "chat": chat(app),
+        "tokens": screen.query_one(TokensPane),
+        "training": screen.query_one(TrainingPane),
+        "system": stack(app),
+        "logs": screen.query_one(LogsPane),
+    }
+    for name, pane in panes.items():
+        screen.press(f"pane_{name}")
         await pilot.pause()
-        assert_harmless(pilot)
-    view = main(app).query_one(LogView)
-    await until(pilot, lambda: view.num_shown == 2)
+        await pilot.press("end", "left")  # onto the last process, and the last token but one
+        await until(pilot, lambda pane=pane: MARK in drawn(app, pane), name)
+        assert_harmless(app)
+    view = panes["logs"].view
     view.find(text)
     view.show_only(text)
     await pilot.pause()
-    assert_harmless(pilot)
-    await app.push_screen(ConfirmScreen(text, text, "Yes"))
-    await pilot.pause()
-    assert_harmless(pilot)
-    await pilot.press("escape")
+    assert_harmless(app)
+    view.show_only("")
+    assert MARK in drawn(app, screen.query_one(TopBar))
 
 
-def assert_harmless(pilot: Pilot[None]) -> None:
-    """Check that nothing on the screen could move, colour or reorder the terminal."""
+async def look_into(pilot: Pilot[None], screen: Screen[object]) -> None:
+    """Open a screen, which draws the text, and leave it."""
     app = app_of(pilot)
-    for strip in app.screen._compositor.render_strips():
-        for segment in strip:
-            assert not re.search("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", segment.text)
+    await app.push_screen(screen)
+    await until(pilot, lambda: MARK in drawn(app), str(screen))
+    assert_harmless(app)
+    app.pop_screen()
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@each_text
 async def test_hostile_text_is_only_text(tmp_path: Path, text: str) -> None:
-    app, backend = make_app(tmp_path, keymap={text: text, "score_good": text})
+    app, backend = make_app(tmp_path, keymap={text: text, "score_good": text, "score_bad": text})
     everything(backend, text)
     async with running(app) as pilot:
-        await read_everything(pilot, backend, text)
-        assert_harmless(pilot)
-        await look_at_everything(pilot, text)
-        await pilot.resize_terminal(80, 24)
-        await look_at_everything(pilot, text)
-        await pilot.press("s", "c", "t")
-        assert_harmless(pilot)
-        choices = (text, "deny")
-        request = ApprovalRequested(session_id="s", approval_id="a", question=text, choices=choices)
-        await app.push_screen(ApprovalScreen(app.controller, request))
-        await app.push_screen(AskScreen(text, text, text))
-        await pilot.pause()
-        assert_harmless(pilot)
+        assert MARK in " ".join(notices(app))
+        assert_harmless(app)
+        await talk(pilot, backend, text)
+        assert_harmless(app)
+        load_tokens(pilot, backend, text)
+        for size in (WIDE, NARROW):
+            await pilot.resize_terminal(*size)
+            await look_around(pilot, text)
+
+
+@each_text
+async def test_hostile_text_in_dialogs_is_only_text(tmp_path: Path, text: str) -> None:
+    app, backend = make_app(tmp_path)
+    backend.reply, backend.logprobs = [text], [-0.1]
+    async with running(app, NARROW) as pilot:
+        request = ApprovalRequested(
+            session_id="s", approval_id="a", question=text, choices=(text, "deny"), free=True
+        )
+        app.controller.state.asked["a"] = request
+        app.controller._tell(request)
+        await until(pilot, lambda: MARK in drawn(app, main(app).query_one(AskedBar)))
+        assert_harmless(app)
+        await look_into(pilot, ApprovalScreen(app.controller, request))
+        await look_into(pilot, AskScreen(text, text, text))
+        await look_into(pilot, ConfirmScreen(text, text, "Yes"))
+        comparison = Comparison(app.controller, backend, 2)
+        await app.push_screen(CompareScreen(app.controller, comparison))
+        await comparison.ask(text)
+        await until(pilot, lambda: len(app.screen.query(Reply)) == 2)
+        for reply in app.screen.query(SiblingView):
+            reply.scroll_home(animate=False)
+        await until(pilot, lambda: MARK in drawn(app, app.screen.query(SiblingView).first()))
+        assert_harmless(app)
 
 
 @pytest.mark.parametrize("key", ["", "f2", "ctrl+p"], ids=["prompt", "dialog", "palette"])
@@ -145,22 +190,22 @@ async def test_a_hostile_paste(tmp_path: Path, key: str) -> None:
     async with running(app) as pilot:
         await pilot.press(*[key] if key else [])
         await until(pilot, lambda: isinstance(app.focused, (Prompt, Input)))
-        for text in HOSTILE:
+        for text in HOSTILE.values():
             app.post_message(events.Paste(text))
             await pilot.pause()
-            assert_harmless(pilot)
+            assert_harmless(app)
         if isinstance(app.focused, Prompt):
-            assert app.focused.text == clean("".join(HOSTILE))
+            assert app.focused.text == "".join(map(clean, HOSTILE.values()))
 
 
 async def test_a_hostile_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hermes_tui.clipboard.TOOLS", ())
     app, _ = make_app(tmp_path)
-    text = "".join(HOSTILE)
+    text = "".join(HOSTILE.values())
     async with running(app) as pilot:
         app.post_message(CopyWanted(text, text))
         await until(pilot, lambda: bool(notices(app)))
-        assert_harmless(pilot)
+        assert_harmless(app)
         assert app.clipboard == clean(text)
         [file] = (tmp_path / "copied").iterdir()
         assert file.read_text(encoding="utf-8") == clean(text)
@@ -171,20 +216,16 @@ async def test_tags_of_the_model_are_shown_and_not_swallowed(tmp_path: Path) -> 
     backend.reply, backend.logprobs = ["<think>hm</think> a [/INST] b"], [-0.1]
     async with running(app) as pilot:
         await app.controller.send("x")
-        await until(pilot, lambda: bool(badges(app)) and "judged" in badges(app)[-1])
-        shown = "".join(
-            segment.text for strip in app.screen._compositor.render_strips() for segment in strip
-        )
-        assert "<think>hm</think> a [/INST] b" in shown
+        await until(pilot, lambda: "<think>hm</think> a [/INST] b" in drawn(app))
 
 
 async def test_a_hostile_start(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
-    backend.start_error = "".join(HOSTILE)
+    backend.start_error = "".join(HOSTILE.values())
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, StartScreen) and app.screen.failed)
         assert isinstance(app.screen, StartScreen)
-        for text in HOSTILE:
+        for text in HOSTILE.values():
             app.screen.report(Stage(process=text, state="starting", text=text))
-        await pilot.pause()
-        assert_harmless(pilot)
+        await until(pilot, lambda: MARK in drawn(app))
+        assert_harmless(app)
