@@ -45,7 +45,6 @@ from hermes_tui.widgets.prompt import Prompt
 from hermes_tui.widgets.sibling import SiblingView
 from hermes_tui.widgets.tokens import TokensPane
 from hermes_tui.widgets.training import TrainingPane
-from hermes_tui.widgets.turn import FoldedBlock, Reply
 from hermes_tui_services.updates import ReasoningArrived, ToolCalled, ToolReturned
 
 each_text = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -90,7 +89,7 @@ async def talk(pilot: Pilot[None], backend: FakeBackend, text: str) -> None:
     await until(pilot, lambda: bool(badges(app)))
     await app.controller.send(text)
     await until(pilot, lambda: "judged" in badges(app)[-1])
-    for block in main(app).query(FoldedBlock):
+    for block in main(app).query("FoldedBlock"):
         block.fold(False)
     backend.refuse = text
     await app.controller.send(text)
@@ -177,7 +176,7 @@ async def test_hostile_text_in_dialogs_is_only_text(tmp_path: Path, text: str) -
         comparison = Comparison(app.controller, backend, 2)
         await app.push_screen(CompareScreen(app.controller, comparison))
         await comparison.ask(text)
-        await until(pilot, lambda: len(app.screen.query(Reply)) == 2)
+        await until(pilot, lambda: len(app.screen.query("Reply")) == 2)
         for reply in app.screen.query(SiblingView):
             reply.scroll_home(animate=False)
         await until(pilot, lambda: MARK in drawn(app, app.screen.query(SiblingView).first()))
