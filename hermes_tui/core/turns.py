@@ -19,11 +19,11 @@ from hermes_tui.core.events import (
     Turned,
     TurnsLoaded,
 )
-from hermes_tui.core.follower import RETRY_S, Follower
+from hermes_tui.core.follower import REFRESH_S, RETRY_S, Follower
 from hermes_tui.core.rows import SessionRow
 from hermes_tui.core.text import exposed
 from hermes_tui_services import updates
-from hermes_tui_services.errors import ApiError, HermesTuiError, RefusedError
+from hermes_tui_services.errors import ApiError, HermesTuiError, RefusedError, ServiceError
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +84,7 @@ class Turns(Follower):
                 for session_id, run_id in (await self._unfollowed()).items():
                     self._joining.add(run_id)
                     tasks.create_task(self._join(session_id, run_id))
+                await asyncio.sleep(REFRESH_S)  # completions begin in bursts
             except HermesTuiError as error:
                 logger.info("turns in flight are not known error=%s", error)
                 await asyncio.sleep(RETRY_S)
@@ -107,7 +108,7 @@ class Turns(Follower):
     async def _look_at_sessions(self, before: dict[str, SessionRow]) -> None:
         """Without a trainer: see what other views started, closed or said, however short it was."""
         await self._read_sessions()
-        for session_id, row in self.state.sessions.items():
+        for session_id, row in list(self.state.sessions.items()):
             wanted = session_id == self.state.selected or not self.state.turns.get(session_id)
             known = before[session_id].num_turns if session_id in before else 0
             if wanted and row.num_turns != known:
@@ -200,9 +201,13 @@ class Turns(Follower):
                     num_tries = 0
                     self._on_update(turn, update, known=known)
                 return
+            except RefusedError as error:
+                if not turn.run_id:
+                    raise
+                raise ServiceError("the way to it broke, and it ended meanwhile") from error
             except HermesTuiError as error:
                 num_tries += 1
-                if isinstance(error, RefusedError) or not turn.run_id or num_tries > MAX_TRIES:
+                if not turn.run_id or num_tries > MAX_TRIES:
                     raise
                 logger.info("turn is joined again run=%s cause=%s", turn.run_id, error)
             turn.num_updates = max(turn.num_updates, known)
@@ -218,8 +223,9 @@ class Turns(Follower):
         match update:
             case updates.TurnStarted(run_id=run_id):
                 if turn.run_id not in ("", run_id):
-                    raise RefusedError(ApiError(404, "it ended while it was out of reach"))
+                    raise RefusedError(ApiError(404, "another turn runs by now"))
                 turn.run_id = run_id
+                self._withdraw(turn)  # what still waits for an answer is told again
                 self._look.set()  # until it had its name, another one of the session was left alone
             case updates.ApprovalRequested():
                 self._ask(turn, update)
@@ -243,17 +249,13 @@ class Turns(Follower):
         turn.state, turn.error = state, error
         turn.ended_at = self.clock()
         turn.seconds = turn.seconds or max(turn.ended_at - turn.started_at, 0.0)
-        for ask in list(self.state.asked.values()):
-            if ask.session_id == turn.session_id:
-                del self.state.asked[ask.approval_id]
+        self._withdraw(turn)
         self._tell(TurnChanged(turn=turn))
         self._tell(RowsChanged())
 
     # What the agent asks -------------------------------------------------------------------
 
     def _ask(self, turn: Turn, asked: updates.ApprovalRequested) -> None:
-        if asked.approval_id in self.state.asked:
-            return
         request = ApprovalRequested(
             session_id=turn.session_id,
             approval_id=asked.approval_id,
@@ -264,6 +266,12 @@ class Turns(Follower):
         )
         self.state.asked[request.approval_id] = request
         self._tell(request)
+
+    def _withdraw(self, turn: Turn) -> None:
+        """Drop what a turn asked."""
+        for ask in list(self.state.asked.values()):
+            if ask.session_id == turn.session_id:
+                del self.state.asked[ask.approval_id]
 
     def _on_answer(self, answered: updates.ApprovalAnswered) -> None:
         """Drop a question that another view answered; one that this view answered is gone."""
