@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TextIO
 
 from hermes_tui import plain_lines as lines
-from hermes_tui.actions import BY_ID
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.errors import EXIT_FAILED, EXIT_OK, exit_code
 from hermes_tui.core.events import (
@@ -29,12 +28,20 @@ from hermes_tui.core.events import (
     ToolPart,
     TurnChanged,
 )
+from hermes_tui.core.logs import tail_lines
+from hermes_tui.core.paths import RunDir
 from hermes_tui.core.rows import EpisodeDetail
 from hermes_tui.core.text import clean, one_line
 from hermes_tui.plain_commands import BY_WORD, COMMANDS, Usage, called, place
 from hermes_tui.plain_compare import PlainComparison
 from hermes_tui.plain_tell import Teller
 from hermes_tui_services.errors import HermesTuiError
+
+NUM_LOG_LINES = 20
+"""Lines that ``/logs`` shows when it is not told how many."""
+
+SUPERVISOR = "supervisor"
+"""The process whose log ``/logs`` shows without a name."""
 
 NUM_TOKENS = 40
 """Tokens that ``/tokens`` shows when it is not told how many."""
@@ -373,12 +380,23 @@ class Plain:
             raise Usage(f"/restart takes one of: {', '.join(known)}")
         return self.controller.restart(name)
 
+    def do_logs(self, text: str) -> None:
+        """Show the end of a log."""
+        state = self.controller.state
+        words = text.split()
+        number = words.pop() if words and words[-1].isdecimal() else str(NUM_LOG_LINES)
+        name = " ".join(words) or SUPERVISOR
+        known = [SUPERVISOR, *state.processes]
+        log = RunDir(Path(state.info.run_dir)).log(name) if name in known else None
+        if log is None or not log.exists():
+            raise Usage(f"/logs takes one of: {', '.join(known)}")
+        self._tell.all(f"[log] {line}" for line in tail_lines(log, int(number)))
+
     def do_help(self, _: str) -> None:
         """Show the commands."""
         for command in COMMANDS:
-            action = BY_ID[command.action]
             usage = f"/{command.word} {command.takes}".rstrip()
-            self._tell.line(f"{usage}: {action.title}. {action.help}")
+            self._tell.line(f"{usage}: {command.help}")
         self._tell.line("A line that begins with two slashes is said with one.")
 
     async def do_quit(self, how: str) -> None:

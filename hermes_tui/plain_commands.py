@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hermes_tui.actions import BY_ID
 from hermes_tui.core.text import clean
 
 
@@ -14,9 +15,16 @@ class Command:
     word: str
     """The word; the method ``do_<word>`` does it."""
     action: str
-    """The screen's action that it stands for: that one's help is its help."""
+    """The screen's action that it stands for."""
     takes: str = ""
     """What may follow it."""
+    about: str = ""
+    """What it does, where that is not what the action's help says."""
+
+    @property
+    def help(self) -> str:
+        """Return one sentence on it."""
+        return self.about or BY_ID[self.action].help
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -28,23 +36,74 @@ COMMANDS: tuple[Command, ...] = (
     Command(word="end", action="session_end"),
     Command(word="interrupt", action="turn_interrupt"),
     Command(word="answer", action="approval_answer", takes="ANSWER"),
-    Command(word="compare", action="compare_new", takes="HOW_MANY MESSAGE"),
-    Command(word="pick", action="compare_score", takes="NUMBER …"),
+    Command(
+        word="compare",
+        action="compare_new",
+        takes="HOW_MANY MESSAGE",
+        about="Say one message to a group of 2 to 9 siblings; each samples its own reply.",
+    ),
+    Command(
+        word="pick",
+        action="compare_score",
+        takes="NUMBER …",
+        about="Score the replies: the named ones the highest reward, the others the lowest.",
+    ),
     Command(word="unpick", action="compare_undo"),
-    Command(word="sessions", action="pane_sessions"),
-    Command(word="open", action="sessions_open", takes="SESSION [EPISODE]"),
-    Command(word="chat", action="pane_chat"),
-    Command(word="result", action="chat_fold"),
-    Command(word="tokens", action="pane_tokens", takes="[HOW_MANY]"),
+    Command(word="sessions", action="pane_sessions", about="List the sessions and their episodes."),
+    Command(
+        word="open",
+        action="sessions_open",
+        takes="SESSION [EPISODE]",
+        about="Open a session by its number in /sessions, and one of its episodes.",
+    ),
+    Command(word="chat", action="pane_chat", about="Tell the open conversation once more."),
+    Command(
+        word="result", action="chat_fold", about="Tell all that the newest tool call answered."
+    ),
+    Command(
+        word="tokens",
+        action="pane_tokens",
+        takes="[HOW_MANY]",
+        about="List the newest tokens with logprob and version.",
+    ),
     Command(word="export", action="tokens_export", takes="[FOLDER]"),
-    Command(word="training", action="pane_training"),
-    Command(word="pause", action="training_hold"),
-    Command(word="resume", action="training_hold"),
-    Command(word="rollback", action="training_rollback", takes="VERSION"),
-    Command(word="status", action="pane_system"),
-    Command(word="restart", action="system_restart", takes="PROCESS"),
-    Command(word="help", action="help"),
-    Command(word="quit", action="quit", takes="[stop]"),
+    Command(
+        word="training",
+        action="pane_training",
+        about="Tell what the next step waits for, and the last step's numbers.",
+    ),
+    Command(
+        word="pause",
+        action="training_hold",
+        about="Hold training: scores are kept and no step begins.",
+    ),
+    Command(word="resume", action="training_hold", about="Let training go on."),
+    Command(
+        word="rollback",
+        action="training_rollback",
+        takes="VERSION",
+        about="Let a kept version serve again, under a new number.",
+    ),
+    Command(word="status", action="pane_system", about="List the processes."),
+    Command(
+        word="restart",
+        action="system_restart",
+        takes="PROCESS",
+        about="Restart a process; turns that need it break off.",
+    ),
+    Command(
+        word="logs",
+        action="pane_logs",
+        takes="[PROCESS] [HOW_MANY]",
+        about="Tell the last lines of a process's log, the supervisor's without a name.",
+    ),
+    Command(word="help", action="help", about="List the commands."),
+    Command(
+        word="quit",
+        action="quit",
+        takes="[stop]",
+        about="Leave; the stack runs on, but with the word stop it ends, too.",
+    ),
 )
 """What can be done; judging by tenths is ``/score``."""
 

@@ -107,28 +107,31 @@ class Teller:
 
     def news(self, *, quiet: bool = False) -> None:
         """Tell what has changed in the rows since the last time."""
-        for key, text in self._rows():
-            if self._known.get(key) == text:
+        for key, fact, head in self._rows():
+            if self._known.get(key) == fact:
                 continue
-            self._known[key] = text
-            if text and not quiet:
-                self.line(text)
+            self._known[key] = fact
+            if fact and not quiet:
+                self.line(head + fact)
 
-    def _rows(self) -> Iterable[tuple[str, str]]:
+    def _rows(self) -> Iterable[tuple[str, str, str]]:
+        """Yield what each row is known by, what is told once of it, and what stands before that.
+
+        A name is no news: that of a session comes when its first words are known.
+        """
         state = self._controller.state
         for row in state.processes.values():
             reason = f": {one_line(row.reason)}" if row.reason and row.state != "ready" else ""
-            yield f"process {row.name}", f"[process] {row.name} is {row.state}{reason}"
+            yield f"process {row.name}", f"{row.name} is {row.state}{reason}", "[process] "
         for episodes in state.episodes.values():
             for episode in episodes.values():
-                told = episode.state in _TOLD_STATES
-                text = f"[episode] {self.name(episode.episode_id)}: {lines.episode_words(episode)}"
-                yield episode.episode_id, text if told else ""
+                fact = lines.episode_words(episode) if episode.state in _TOLD_STATES else ""
+                yield episode.episode_id, fact, f"[episode] {self.name(episode.episode_id)}: "
         for step in state.steps:
-            yield f"step {step.step}", f"[step] {lines.step_words(step)}"
+            yield f"step {step.step}", lines.step_words(step), "[step] "
         if state.lost or self._known.get("lost"):
-            gone = f"[stack] out of reach: {one_line(state.lost)}"
-            yield "lost", gone if state.lost else "[stack] back again"
+            gone = f"out of reach, looked for again: {one_line(state.lost)}"
+            yield "lost", gone if state.lost else "back again", "[stack] "
 
     def name(self, episode_id: str) -> str:
         """Return what an episode is called."""

@@ -130,6 +130,7 @@ class FakeBackend:
         self.hold: int | None = None
         self.gate = asyncio.Event()
         self.start_gate: asyncio.Event | None = None
+        self.run_dir = "/run"
         self.start_error = ""
         self.refuse = ""
         self.trainer_error = ""
@@ -269,7 +270,7 @@ class FakeBackend:
         if self.start_error:
             raise HermesTuiError(self.start_error)
         report(Stage(process="trainer", state="ready"))
-        return StackInfo(run_dir="/run", training=self.training, model=self.model)
+        return StackInfo(run_dir=self.run_dir, training=self.training, model=self.model)
 
     async def control_events(self) -> AsyncIterator[StackEvent]:
         while True:

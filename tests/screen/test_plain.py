@@ -168,6 +168,29 @@ async def test_what_the_rows_tell_becomes_lines() -> None:
         await talk.until("[process] worker-0 is failed: no memory")
 
 
+async def test_the_past_is_no_news_even_when_its_names_come_late() -> None:
+    talk = Talk(interactive=True)
+    add_past(talk.backend)
+    async with typing(talk) as put:
+        put("hello")
+        await talk.until("[turn] completed")
+        put("/sessions")
+        await talk.until("Why is the sky blue?")
+        assert "[episode]" not in talk.text
+
+
+async def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
+    talk = Talk()
+    talk.backend.run_dir = str(tmp_path)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "worker-0.log").write_text("one\ntwo\x1b[2J\nthree\n")
+    assert await talk.all("/logs worker-0 2", "/logs nobody", "/logs ../keys") == 1
+    said = talk.text.splitlines()
+    assert [line for line in said if line.startswith("[log]")] == ["[log] two", "[log] three"]
+    known = "supervisor, " + ", ".join(row.name for row in talk.backend.process_rows)
+    assert said.count(f"[error] /logs takes one of: {known}") == 2
+
+
 async def test_the_past_is_listed_and_opened() -> None:
     talk = Talk()
     add_past(talk.backend)
@@ -290,15 +313,16 @@ async def test_help_is_the_registry() -> None:
     talk = Talk()
     assert await talk.all("/help") == 0
     for command in COMMANDS:
-        action = BY_ID[command.action]
-        assert f"/{command.word}" in talk.text
-        assert f": {action.title}. {action.help}\n" in talk.text
+        usage = f"/{command.word} {command.takes}".rstrip()
+        assert f"{usage}: {command.help}\n" in talk.text
+        assert command.about or command.help == BY_ID[command.action].help
+    assert not re.search(r"cursor|Go to|the focused pane", talk.text), "words of the screen"
 
 
 SAID_OTHERWISE = {
     "score_zero", "score_tenths", "score_negative_tenths",  # /score
     "prompt_send", "compare_pick", "compare_interrupt",  # a line, /pick, /interrupt
-    "pane_logs", "system_logs",  # `hermes-tui logs`
+    "system_logs",  # /logs
 }  # fmt: skip
 """Actions that other commands do, too."""
 
