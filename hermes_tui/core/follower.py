@@ -62,6 +62,7 @@ class Follower:
         self._touched: set[str] = set()
         self._stale_episodes: set[str] = set()
         self._stale_canaries = False
+        self._stale_sessions = False
         self._read_episodes: set[str] = set()
 
     # Telling the front end ----------------------------------------------------------------
@@ -174,6 +175,12 @@ class Follower:
         elif event.kind in ("step.finished", "step.failed"):
             self.state.step_started_at = None
             self._stale_episodes.update(data.get("episode_ids") or ())
+        if event.kind == "session.forgotten":
+            self.state.forget(session_id)
+            self._tell(RowsChanged())
+            return
+        if event.kind == "session.ended":
+            self._stale_sessions = True
         if event.kind.startswith("canary."):
             self._stale_canaries = True
         if event.kind in ("completion.started", "completion.finished", "episode.trained"):
@@ -225,9 +232,10 @@ class Follower:
                 self._wanted.set()
 
     async def _refresh(self, touched: set[str], stale: set[str]) -> None:
-        if touched - self.state.sessions.keys():
+        if self._stale_sessions or touched - self.state.sessions.keys():
             await self._read_sessions()
-        for session_id in touched:
+            self._stale_sessions = False
+        for session_id in touched & self.state.sessions.keys():
             self.state.put_episodes(await self._backend.episodes(session_id))
         last = self.state.steps[-1].step if self.state.steps else -1
         self.state.put_steps(await self._backend.steps(last))

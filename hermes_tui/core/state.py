@@ -117,6 +117,12 @@ class ViewState:
         by_step = {row.step: row for row in [*self.steps, *rows]}
         self.steps = [by_step[step] for step in sorted(by_step)][-MAX_STEPS:]
 
+    def forget(self, session_id: str) -> None:
+        """Drop a session that is kept no more; the open one stays as it was read."""
+        if session_id != self.selected:
+            for rows in (self.sessions, self.episodes, self.turns):
+                rows.pop(session_id, None)
+
     def put_turn(self, turn: Turn) -> bool:
         """Take a turn that runs; return whether the others stay as they are, with it at their end.
 

@@ -336,6 +336,7 @@ class FakeBackend:
         self._called("end_session", session_id)
         row = self.session_rows[session_id]
         self.session_rows[session_id] = replace(row, ended=True)
+        self.emit("session.ended", session_id=session_id)
 
     async def episodes(self, session_id: str | None = None) -> list[EpisodeRow]:
         rows = [detail.row for detail in self.details.values()]

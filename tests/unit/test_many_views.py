@@ -231,6 +231,17 @@ async def test_words_of_programs_that_no_view_sent_are_read_when_they_are_record
         assert one.last().source == "read"
 
 
+async def test_what_one_view_ends_or_the_trainer_forgets_goes_in_all(backend: FakeBackend) -> None:
+    backend.add_session("old", created_at=0)
+    async with view(backend) as one, view(backend) as other:
+        await one.controller.open_session("s")
+        await one.controller.end_session()
+        await eventually(lambda: other.state.sessions["s"].ended)
+        del backend.session_rows["old"]
+        backend.emit("session.forgotten", session_id="old")
+        await eventually(lambda: "old" not in other.state.sessions)
+
+
 async def test_without_a_trainer_turns_and_histories_come_from_the_agent_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
