@@ -158,6 +158,8 @@ class FakeBackend:
         self._log_grew = asyncio.Event()
         self._learned: Feed[StackEvent] = Feed()
         self._left_at = [0]
+        self.num_listening = 0
+        """Views that follow the trainer's events."""
         self._num_flights = 0
         self.flights: dict[str, Flight] = {}
         self.past: dict[str, list[PastTurn]] = {}
@@ -279,6 +281,7 @@ class FakeBackend:
     async def learning_events(self) -> AsyncIterator[StackEvent]:
         # Who comes back goes on where it left; who comes as another view begins now.
         place = self._left_at.pop() if self._left_at else len(self._learned.told)
+        self.num_listening += 1
         try:
             async for event in self._learned.follow(place):
                 place += 1
@@ -286,6 +289,7 @@ class FakeBackend:
                     raise HermesTuiError("the trainer is gone")
                 yield event
         finally:
+            self.num_listening -= 1
             self._left_at.append(place)
 
     async def processes(self) -> list[ProcessRow]:

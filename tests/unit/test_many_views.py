@@ -56,8 +56,11 @@ def make_backend(*, training: bool = True) -> FakeBackend:
 async def view(backend: FakeBackend) -> AsyncIterator[View]:
     """Attach a view; it leaves at the end, as one whose terminal is closed."""
     one = View(backend)
+    num_before = backend.num_listening
     await one.controller.start(lambda stage: None)
     watching = asyncio.create_task(one.controller.watch())
+    if backend.training:
+        await eventually(lambda: backend.num_listening > num_before)
     try:
         yield one
     finally:
