@@ -63,6 +63,7 @@ class Follower:
         self._stale_episodes: set[str] = set()
         self._stale_canaries = False
         self._stale_sessions = False
+        self._stale_rows = False
         self._read_episodes: set[str] = set()
 
     # Telling the front end ----------------------------------------------------------------
@@ -117,6 +118,7 @@ class Follower:
             tasks.create_task(self._follow(self._backend.control_events, self._on_control))
             tasks.create_task(self.attempt(self._name_sessions()))
             if self.state.info.training:
+                self._on_missed()  # between the reading of the rows and the first event
                 tasks.create_task(self._follow(self._backend.learning_events, self._on_learning))
                 tasks.create_task(self._refresh_when_wanted())
 
@@ -145,8 +147,10 @@ class Follower:
             self._on_missed()
 
     def _on_missed(self) -> None:
-        """Read the rows again: whatever was missed while a stream was broken is in them."""
-        self._touched.update(self.state.sessions)
+        """Read the rows again: whatever was missed while no stream was open is in them."""
+        self._stale_rows = self._stale_canaries = True
+        if self.state.shown:
+            self._stale_episodes.add(self.state.shown)
         self._wanted.set()
 
     # Keeping the state true ----------------------------------------------------------------
@@ -226,23 +230,26 @@ class Follower:
             touched, self._touched = self._touched, set()
             stale, self._stale_episodes = self._stale_episodes, set()
             if not await self.attempt(self._refresh(touched, stale)):
-                self._touched |= touched
                 self._stale_episodes |= stale
                 await asyncio.sleep(RETRY_S)
-                self._wanted.set()
+                self._on_missed()
 
     async def _refresh(self, touched: set[str], stale: set[str]) -> None:
-        if self._stale_sessions or touched - self.state.sessions.keys():
+        rows, self._stale_rows = self._stale_rows, False
+        sessions, self._stale_sessions = self._stale_sessions, False
+        canaries, self._stale_canaries = self._stale_canaries, False
+        if rows or sessions or touched - self.state.sessions.keys():
             await self._read_sessions()
-            self._stale_sessions = False
-        for session_id in touched & self.state.sessions.keys():
-            self.state.put_episodes(await self._backend.episodes(session_id))
+        if rows:
+            self.state.put_episodes(await self._backend.episodes())
+        else:
+            for session_id in touched & self.state.sessions.keys():
+                self.state.put_episodes(await self._backend.episodes(session_id))
         last = self.state.steps[-1].step if self.state.steps else -1
         self.state.put_steps(await self._backend.steps(last))
         self.state.trainer = await self._backend.trainer()
-        if self._stale_canaries:
+        if canaries:
             self.state.canaries = await self._backend.canaries()
-            self._stale_canaries = False
         for row in self.state.episodes_of(self.state.selected):
             if row.episode_id in stale:
                 await self._load(row.episode_id)

@@ -288,3 +288,17 @@ async def test_sessions_of_others_that_the_trainer_does_not_know_are_left_alone(
         assert "agent:m:u" not in one.state.sessions
         backend.flights["agent:m:u"].task.cancel()  # type: ignore[union-attr]
         backend.gate.set()
+
+
+async def test_what_happens_between_reading_and_following_is_not_missed(
+    backend: FakeBackend,
+) -> None:
+    episode_id = backend.add_episode("s", "hi", "Hello.")
+    one = View(backend)
+    await one.controller.start(lambda stage: None)
+    backend._left_at.clear()  # what is told from here on is told to those who listen already
+    backend.set_state(episode_id, "scored", reward=1.0)
+    watching = asyncio.create_task(one.controller.watch())
+    await eventually(lambda: [row.reward for row in one.state.episodes_of("s")] == [1.0])
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
