@@ -75,7 +75,7 @@ class VersionScreen(ModalScreen[int | None]):
                 yield Static(Content.styled("no other version is kept", "dim"))
             else:
                 yield OptionList(*self._options(), id="versions", compact=True)
-            text = "weights, optimizer and baselines become those of the version, as a new one"
+            text = "its weights, optimizer and baselines serve again, under a new number"
             yield Static(Content.styled(f"{text}\nenter rolls back · escape cancels", "dim"))
 
     def _options(self) -> list[Option]:

@@ -35,8 +35,8 @@ class QuitScreen(ModalScreen[QuitChoice]):
             yield Label(Content.styled("Leave", "bold"))
             yield Static(
                 Content(
-                    "Agent, model and trainer run in processes of their own:\n"
-                    "they can stop now, or go on without this screen."
+                    "Agent, model and trainer run in processes of their own: they can stop now, or "
+                    "go on without this screen, until `hermes-tui` looks at them again."
                 )
             )
             with Horizontal(classes="buttons"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -34,6 +35,21 @@ LEVELS = {
 
 LEVEL_CHARS = 60
 """How far into a line its level may stand: after the time, before the logger's words."""
+
+
+_TIME = re.compile(r"\d{4}-(\d\d-\d\d)T(\d\d:\d\d:\d\d)\S*")
+
+
+def brief(text: str, newest: str) -> str:
+    """Return a line with the time of day alone, but on another day than the newest line's.
+
+    Narrow terminals would show the time and little else; find, filter and copy know it whole.
+    """
+    time = _TIME.match(text)
+    if time is None:
+        return text
+    same_day = newest.startswith(text[: time.end(1)])
+    return ("" if same_day else f"{time[1]} ") + time[2] + text[time.end() :]
 
 
 class LogView(Acts, ScrollView, can_focus=True):
@@ -124,7 +140,8 @@ class LogView(Acts, ScrollView, can_focus=True):
         number = self._shown[place]
         text = self.log_lines[number]
         style = self._style_of(text)
-        strip = Strip(self._segments(text, style, number == self.here))
+        shown = brief(text, self.log_lines[self._shown[-1]])
+        strip = Strip(self._segments(shown, style, number == self.here))
         left = self.scroll_offset.x
         return strip.crop_extend(left, left + width, base).apply_style(base)
 

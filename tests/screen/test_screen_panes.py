@@ -31,7 +31,7 @@ from hermes_tui.screens.main import MainScreen
 from hermes_tui.widgets.below import NewBelow
 from hermes_tui.widgets.course import Course
 from hermes_tui.widgets.lesson import canaries, next_step, waits_for
-from hermes_tui.widgets.logs import LogsPane, LogView
+from hermes_tui.widgets.logs import LogsPane, LogView, brief
 from hermes_tui.widgets.system import branches, describe_machine
 from hermes_tui_services.errors import ApiError, HermesTuiError
 
@@ -113,7 +113,7 @@ def test_next_step_in_words() -> None:
     view.put_episodes([*rows, replace(dropped, dropped_reason="stale")])
     assert str(next_step(view)).splitlines() == [
         "next    1 of 4 scored; the oldest is 2 versions old; 1 without a score",
-        "skipped ✗ 2 aux call · 1 stale",
+        "skipped ✗ 2× a call beside the turn · 1× sampled by weights that are too old",
     ]
 
 
@@ -188,6 +188,13 @@ def test_held_says_so() -> None:
 
 
 # System ------------------------------------------------------------------------------------------
+
+
+def test_the_time_of_a_line_is_short() -> None:
+    newest = "2026-11-30T00:00:02+0000 INFO b done"
+    assert brief(newest, newest) == "00:00:02 INFO b done"
+    assert brief("2026-11-29T23:59:58,123 INFO a go", newest) == "11-29 23:59:58 INFO a go"
+    assert brief("  File at 2026-11-30T00:00:02", newest) == "  File at 2026-11-30T00:00:02"
 
 
 def test_processes_are_a_tree() -> None:
