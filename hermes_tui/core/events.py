@@ -95,8 +95,11 @@ class Turn:
             return False
         if read.run_id:
             return read.run_id == self.run_id
-        ended_at = float("inf") if self.ended_at is None else self.ended_at
-        return self.started_at <= read.started_at <= ended_at
+        return self.ran_at(read.started_at)
+
+    def ran_at(self, at: float) -> bool:
+        """Return whether it ran at a time, in seconds since the epoch."""
+        return self.started_at <= at and (self.ended_at is None or at <= self.ended_at)
 
     @property
     def text(self) -> str:

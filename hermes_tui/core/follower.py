@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Literal
@@ -23,7 +24,7 @@ from hermes_tui.core.events import (
 )
 from hermes_tui.core.history import add_measures, kept_turns, recorded_turns
 from hermes_tui.core.log_lines import LogLines
-from hermes_tui.core.rows import EpisodeDetail, Stage, sampled_tokens
+from hermes_tui.core.rows import CompletionRow, EpisodeDetail, Stage, sampled_tokens
 from hermes_tui.core.state import ViewState
 from hermes_tui_services.errors import ApiError, HermesTuiError
 
@@ -267,18 +268,20 @@ class Follower:
         """Give the turns that this view saw happen what was recorded of them."""
         turns = self.state.turns.get(detail.row.session_id, ())
         live = [turn for turn in turns if turn.source != "read"]
-        for i, turn in enumerate(live):
-            end = live[i + 1].started_at if i + 1 < len(live) else float("inf")
-            mine = [
-                c
-                for c in detail.completions
-                if c.kind == "turn" and c.finish_reason and turn.started_at <= c.created_at < end
-            ]
-            if not mine or turn.state == "running":
+        starts = [turn.started_at for turn in live]
+        mine: dict[int, list[CompletionRow]] = {}
+        for completion in detail.completions:
+            place = bisect_right(starts, completion.created_at) - 1
+            done = completion.kind == "turn" and completion.finish_reason
+            if done and place >= 0 and live[place].ran_at(completion.created_at):
+                mine.setdefault(place, []).append(completion)
+        for place, completions in mine.items():
+            turn = live[place]
+            if turn.state == "running":
                 continue
             turn.episode_id = detail.row.episode_id
             turn.num_tokens, turn.seconds, turn.untrainable = 0, 0.0, ()
-            for completion in mine:
+            for completion in completions:
                 add_measures(turn, completion)
             self._tell(TurnChanged(turn=turn))
 

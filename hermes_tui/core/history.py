@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hermes_tui.core.events import ToolPart, Turn
@@ -20,10 +20,9 @@ def recorded_turns(detail: EpisodeDetail) -> list[Turn]:
     for completion in detail.completions:
         if completion.kind != "turn" or completion.in_flight:
             continue
-        messages = list(completion.request_messages)
-        results = _trailing_tool_results(messages)
+        results = _trailing_tool_results(completion.request_messages)
         if not turns or not results:
-            turns.append(_recorded_turn(detail, completion, messages))
+            turns.append(_recorded_turn(detail, completion))
         else:
             _fill_results(turns[-1], results)
         _add_message(turns[-1], completion.message)
@@ -59,7 +58,7 @@ def _kept_turn(session_id: str, past: PastTurn) -> Turn:
     return turn
 
 
-def _trailing_tool_results(messages: list[Wire]) -> dict[str, str]:
+def _trailing_tool_results(messages: Sequence[Wire]) -> dict[str, str]:
     results: dict[str, str] = {}
     for message in reversed(messages):
         if message.get("role") != "tool":
@@ -68,15 +67,14 @@ def _trailing_tool_results(messages: list[Wire]) -> dict[str, str]:
     return results
 
 
-def _recorded_turn(
-    detail: EpisodeDetail, completion: CompletionRow, messages: Iterable[Wire]
-) -> Turn:
-    users = [m for m in messages if m.get("role") == "user"]
+def _recorded_turn(detail: EpisodeDetail, completion: CompletionRow) -> Turn:
+    messages = reversed(completion.request_messages)
+    said: Wire = next((row for row in messages if row.get("role") == "user"), {})
     return Turn(
         turn_id=completion.completion_id,
         session_id=detail.row.session_id,
         source="read",
-        user_text=message_text(users[-1]) if users else "",
+        user_text=message_text(said),
         state="completed",
         episode_id=detail.row.episode_id,
         started_at=completion.created_at,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -141,10 +142,19 @@ class ViewState:
         """
         known = self.turns.setdefault(session_id, [])
         by_id = {turn.turn_id: turn for turn in known}
+        live = [turn for turn in known if turn.source != "read"]
+        starts, runs = [turn.started_at for turn in live], {turn.run_id for turn in live}
+
+        def seen(turn: Turn) -> bool:
+            if turn.run_id:
+                return turn.run_id in runs
+            place = bisect_right(starts, turn.started_at)
+            return place > 0 and live[place - 1].covers(turn)
+
         changed: list[Turn] = []
         for turn in read:
             old = by_id.get(turn.turn_id)
-            if old is None and not any(seen.covers(turn) for seen in known):
+            if old is None and not seen(turn):
                 known.append(turn)
                 changed.append(turn)
             elif old is not None and old.source == "read" and old != turn:
