@@ -19,6 +19,7 @@ from hermes_tui.core.errors import NotRunningError
 from hermes_tui.core.events import StackEvent
 from hermes_tui.core.paths import RunDir
 from hermes_tui.core.rows import (
+    HELD_BY_PERSON,
     CanaryRow,
     EpisodeDetail,
     EpisodeRow,
@@ -303,7 +304,7 @@ class RemoteBackend:
     async def pause_training(self, paused: bool) -> None:
         """Hold training, or let it go on."""
         if paused:
-            await self._trainer.pause("held from the screen")
+            await self._trainer.pause(HELD_BY_PERSON)
         else:
             await self._trainer.resume()
 

@@ -24,7 +24,7 @@ from hermes_tui.core.events import (
 )
 from hermes_tui.core.history import add_measures, kept_turns, recorded_turns
 from hermes_tui.core.log_lines import LogLines
-from hermes_tui.core.rows import CompletionRow, EpisodeDetail, Stage, sampled_tokens
+from hermes_tui.core.rows import HELD_BY_PERSON, CompletionRow, EpisodeDetail, Stage, sampled_tokens
 from hermes_tui.core.state import ViewState
 from hermes_tui_services.errors import ApiError, HermesTuiError
 
@@ -190,13 +190,18 @@ class Follower:
             self._stale_canaries = True
         if event.kind in ("completion.started", "completion.finished", "episode.trained"):
             self._stale_episodes.add(episode_id)
-        if event.kind in ("step.failed", "trainer.paused") and data.get("reason"):
-            self._tell(Notice(text=f"{event.kind}: {data['reason']}", severity="warning"))
+        self._warn(event.kind, str(data.get("reason") or ""))
         if event.kind == "completion.started":
             self._show_if_new(session_id, episode_id)
         if session_id:
             self._touched.add(session_id)
         self._wanted.set()
+
+    def _warn(self, kind: str, reason: str) -> None:
+        """Tell what stops the lesson; that a person holds it is no warning."""
+        words = {"step.failed": "a step failed", "trainer.paused": "training is held"}
+        if kind in words and reason not in ("", HELD_BY_PERSON):
+            self._tell(Notice(text=f"{words[kind]}: {reason}", severity="warning"))
 
     def _on_tokens(self, event: StackEvent, session_id: str, episode_id: str) -> None:
         tokens = sampled_tokens(event.data)

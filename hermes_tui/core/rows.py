@@ -341,6 +341,10 @@ class StepRow:
         )
 
 
+HELD_BY_PERSON = "by a person"
+"""Why training is held when somebody wanted that."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerRow:
     """What the trainer does now."""

@@ -50,7 +50,7 @@ def waits_for(trainer: TrainerRow, hold: str = "") -> str:
     reason = one_line(trainer.reason)
     if trainer.state == "paused":
         key = f"; {hold} goes on" if hold else ""
-        return f"held: {reason}" if reason else f"held{key}"
+        return f"held: {reason}{key}" if reason else f"held{key}"
     if trainer.busy:
         return f"{trainer.state}: {reason}" if reason else trainer.state
     counted = f"{trainer.num_scored} of {trainer.batch_size} scored"

@@ -23,7 +23,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
 from hermes_tui.core.log_lines import MAX_LINES, LogLines
-from hermes_tui.core.rows import CanaryRow, ProcessRow, StepRow
+from hermes_tui.core.rows import HELD_BY_PERSON, CanaryRow, ProcessRow, StepRow
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.status import GpuSample
 from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
@@ -181,10 +181,19 @@ async def test_a_refused_rollback_says_why(tmp_path: Path) -> None:
 
 def test_held_says_so() -> None:
     view = ViewState()
-    assert (
-        waits_for(replace(view.trainer, state="paused", reason="mean KL 9 > 1"))
-        == "held: mean KL 9 > 1"
-    )
+    held = replace(view.trainer, state="paused", reason="mean KL 9 > 1")
+    assert waits_for(held) == "held: mean KL 9 > 1"
+    assert waits_for(held, "h") == "held: mean KL 9 > 1; h goes on"
+    assert waits_for(replace(held, reason=""), "h") == "held; h goes on"
+
+
+async def test_who_holds_training_is_not_warned_of_it(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        backend.emit("trainer.paused", reason=HELD_BY_PERSON)
+        backend.emit("trainer.paused", reason="the update was too large")
+        await until(pilot, lambda: bool(notices(app)), "the warning")
+        assert notices(app) == ["training is held: the update was too large"]
 
 
 # System ------------------------------------------------------------------------------------------
