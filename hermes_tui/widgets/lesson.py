@@ -34,7 +34,9 @@ def describe(view: ViewState, hold: str = "") -> Content:
         hold: the key that holds training and lets it go on; empty where it has none.
     """
     if not view.info.training:
-        return Content.styled("training is off: [training] enabled = false", "dim")
+        return Content.styled(
+            "training is off: with training.enabled = true the model learns from you", "dim"
+        )
     lines = [Content.assemble(_name("next"), foreign(waits_for(view.trainer, hold)))]
     steps = trained_steps(view)
     if not steps:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.segment import Segment
 from rich.style import Style
@@ -26,6 +26,9 @@ from hermes_tui.widgets.below import NewBelow
 from hermes_tui.widgets.panes import Acts, titled
 from hermes_tui.widgets.text import foreign, number, signed
 from hermes_tui.widgets.token_lines import Break, Item, TokenLines, bar, level, trajectory
+
+if TYPE_CHECKING:
+    from hermes_tui.app import HermesTui
 
 LEVELS = ("level0", "level1", "level2", "level3", "level4")
 """Component classes from an expected token to a very surprising one."""
@@ -358,6 +361,9 @@ class Legend(Static):
 class TokenDetail(Static):
     """Everything that is known of the token under the cursor."""
 
+    nothing = "tokens appear here as the model speaks"
+    """What it says while there is no token."""
+
     def show(self, token: Token | None, *, differs: bool = False) -> None:
         """Show a token; None says that there is none yet.
 
@@ -365,15 +371,15 @@ class TokenDetail(Static):
             token: the token.
             differs: whether it is the first that differs from what was recorded before.
         """
-        content = _describe(token, self.content_size.width)
+        content = _describe(token, self.content_size.width, self.nothing)
         if differs:
             content += Content.styled("\nthe first that differs from what was recorded", "dim")
         self.update(content)
 
 
-def _describe(token: Token | None, width: int) -> Content:
+def _describe(token: Token | None, width: int, nothing: str) -> Content:
     if token is None:
-        return Content.styled("tokens appear here as the model speaks", "dim")
+        return Content.styled(nothing, "dim")
     head = Content.assemble(
         _label("token"), foreign(f"“{visible(token.text)}”", "bold"), ("  id ", "dim"),
         str(token.token_id),
@@ -440,7 +446,10 @@ class TokensPane(Vertical):
     def on_mount(self) -> None:
         """Show an empty pane."""
         titled(self, "tokens")
-        self.query_one(TokenDetail).show(None)
+        detail = self.query_one(TokenDetail)
+        if not cast("HermesTui", self.app).controller.state.info.training:
+            detail.nothing = "training is off: no tokens are recorded"
+        detail.show(None)
 
     @property
     def view(self) -> TokenView:

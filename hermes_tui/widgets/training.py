@@ -93,6 +93,8 @@ class TrainingPane(Acts, VerticalScroll, can_focus=True):
             self._plot(steps)
         else:
             self._put("training-next", describe(view, hold))
+            self._put("training-numbers", Content())
+            self._put("canaries", Content())
         self.query_one("#courses").display = bool(steps)
         last = steps[-1] if steps else None
         titled(self, "training", f"step {last.step} made v{last.policy_version}" if last else "")

@@ -132,3 +132,17 @@ async def test_a_hint_names_a_range_of_keys_whole(tmp_path: Path) -> None:
         await app.push_screen(CompareScreen(app.controller, app.controller.compare(3)))
         await pilot.press(*"Hi", "enter")
         await until(pilot, lambda: "1…9 pick  enter score" in screen_lines(pilot)[-1], "the hints")
+
+
+async def test_without_training_nothing_promises_a_lesson(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, training=False)
+    async with running(app, WIDE) as pilot:
+        shown = "\n".join(screen_lines(pilot))
+        assert "training is off: no tokens are recorded" in shown
+        assert "training is off: with training.enabled =" in shown
+        await pilot.press("escape", "l")
+        await pilot.pause()
+        shown = "\n".join(screen_lines(pilot))
+        assert "with training.enabled = true the model learns from you" in shown
+        assert "score an episode" not in shown
+        assert "questions are asked" not in shown
