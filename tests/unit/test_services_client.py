@@ -108,6 +108,31 @@ async def test_sessions_are_listed_and_closed(client: AgentClient) -> None:
         await client.history(KEY)
 
 
+async def test_a_session_is_listed_while_its_first_turn_runs(
+    one: Chain, client: AgentClient
+) -> None:
+    sender = asyncio.create_task(updates(client, "so wait:x"))
+    await eventually(lambda: one.agent.waiting)
+    [row] = await client.sessions()
+    assert (row["session_key"], row["running"], row["num_turns"]) == (KEY, True, 0)
+    one.agent.open("x")
+    await sender
+    [row] = await client.sessions()
+    assert (row["session_key"], row["running"], row["num_turns"]) == (KEY, False, 1)
+
+
+async def test_a_conversation_is_read_turn_by_turn(client: AgentClient) -> None:
+    await updates(client, "see tool:look ok")
+    await updates(client, "bye")
+    first, second = await client.past_turns(KEY)
+    roles = [[message["role"] for message in turn.messages] for turn in (first, second)]
+    assert roles == [["user", "assistant", "tool", "assistant"], ["user", "assistant"]]
+    assert [message["content"] for message in second.messages] == ["bye", "bye"]
+    assert first.run_id != second.run_id
+    assert first.started_at <= first.finished_at <= second.started_at
+    assert (first.interrupted, first.num_tokens) == (False, 0)
+
+
 async def test_an_approval_is_answered(one: Chain, client: AgentClient) -> None:
     await client.approve(KEY, "appr-1", "deny", "no")
     assert one.agent.answers == [(KEY, "appr-1", "deny", "no")]

@@ -13,6 +13,8 @@ from fakes.roles import ADMIN_KEY, Chain, chain, eventually
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
+from hermes_tui_services.client import AgentClient
+
 
 @pytest.fixture
 async def one(tmp_path: Path) -> AsyncIterator[Chain]:
@@ -74,6 +76,17 @@ async def test_a_turn_is_accepted_streamed_and_completed(socket: ClientConnectio
     assert (call["name"], call["args"]) == ("look", '{"a": 1}')
     assert frames[3]["payload"]["toolResult"] == {"callId": call["callId"], "result": "done"}
     assert frames[4]["payload"] == {"runId": run_id, "status": "complete", "summary": "hello"}
+
+
+async def test_a_question_and_its_answer_are_frames(one: Chain, socket: ClientConnection) -> None:
+    await send(socket, "1", "ask:a wait:x")
+    await eventually(lambda: one.agent.waiting)
+    async with AgentClient(one.gateway, ADMIN_KEY) as other:
+        await other.approve("s", "a", "once")
+    one.agent.open("x")
+    payloads = [frame["payload"] for frame in await until_done(socket, "1")]
+    assert payloads[1]["approval"]["approval_id"] == "a"
+    assert payloads[2]["approvalAnswered"] == {"approval_id": "a", "choice": "once"}
 
 
 async def test_a_failure_says_why(socket: ClientConnection) -> None:
