@@ -25,7 +25,7 @@ from hermes_tui.core.text import one_line
 from hermes_tui.keys import bindings, hints
 from hermes_tui.screens.dialogs import AskScreen
 from hermes_tui.widgets.asked import AskedBar
-from hermes_tui.widgets.bars import Hints, clickable
+from hermes_tui.widgets.bars import Hints, NoRoom, clickable
 from hermes_tui.widgets.lesson import waits_for
 from hermes_tui.widgets.panes import Acts
 from hermes_tui.widgets.prompt import Prompt
@@ -73,8 +73,7 @@ class CompareScreen(Acts, Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("compare", "")]
     AUTO_FOCUS = ""
-    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (60, "-narrow"), (110, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (20, "-low")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
 
     scope: Scope = "compare"
 
@@ -98,7 +97,7 @@ class CompareScreen(Acts, Screen[None]):
         with Vertical(id="prompt-box"):
             yield Prompt(cast("HermesTui", self.app).keys)
         yield Hints()
-        yield Static("hermes-tui needs 60 columns and 20 rows", id="tiny")
+        yield NoRoom()
 
     def on_mount(self) -> None:
         """Follow the comparison."""
@@ -197,6 +196,7 @@ class CompareScreen(Acts, Screen[None]):
 
     def on_resize(self, event: events.Resize) -> None:
         """Lay the replies out in as many columns as can be read."""
+        self.query_one(NoRoom).fit(event.size)
         size = self.comparison.size
         fit = min(max(event.size.width // MIN_COLUMN, 1), size)
         rows = -(-size // fit)

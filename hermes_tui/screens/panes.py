@@ -12,7 +12,6 @@ from textual.containers import Horizontal, Vertical
 from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Static
 
 from hermes_tui.actions import PANES, Scope
 from hermes_tui.core.controller import Controller
@@ -32,7 +31,7 @@ from hermes_tui.core.state import ViewState
 from hermes_tui.core.text import clean
 from hermes_tui.keys import hints
 from hermes_tui.widgets.asked import AskedBar
-from hermes_tui.widgets.bars import Hints, PaneTabs, TopBar
+from hermes_tui.widgets.bars import Hints, NoRoom, PaneTabs, TopBar
 from hermes_tui.widgets.chat import ChatPane
 from hermes_tui.widgets.lesson import waits_for
 from hermes_tui.widgets.logs import LogsPane
@@ -75,13 +74,11 @@ class PanesScreen(Screen[None]):
 
     AUTO_FOCUS = "#prompt"
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  (Textual's own declaration)
-        (0, "-tiny"),
-        (60, "-narrow"),
+        (0, "-narrow"),
         (110, "-wide"),
     ]
     VERTICAL_BREAKPOINTS = [  # noqa: RUF012
-        (0, "-flat"),
-        (20, "-low"),
+        (0, "-low"),
         (34, "-tall"),
         (56, "-towering"),
     ]
@@ -117,7 +114,7 @@ class PanesScreen(Screen[None]):
                 yield SystemPane()
                 yield LogsPane(id="logs")
         yield Hints()
-        yield Static("hermes-tui needs 60 columns and 20 rows", id="tiny")
+        yield NoRoom()
 
     def on_mount(self) -> None:
         """Follow the stack; the prompt has the focus."""
@@ -314,8 +311,9 @@ class PanesScreen(Screen[None]):
             self._follow_log(self._state.log.process or SUPERVISOR)
             self._work(self.controller.refresh_system())
 
-    def on_resize(self, _: events.Resize) -> None:
+    def on_resize(self, event: events.Resize) -> None:
         """Where there is room for one pane, show the one that has the focus."""
+        self.query_one(NoRoom).fit(event.size)
         if self.scope != "prompt":
             self._show(self.scope)
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 from textual.content import Content
+from textual.geometry import Size
 from textual.reactive import reactive
 from textual.style import Style
 from textual.widget import Widget
@@ -17,6 +18,9 @@ from hermes_tui.core.state import ViewState
 from hermes_tui.keys import Keys
 from hermes_tui.widgets.lesson import waits_for
 from hermes_tui.widgets.text import foreign, line, state
+
+MIN_SIZE = Size(60, 20)
+"""The least terminal in which there is something to see."""
 
 
 class TopBar(Widget):
@@ -119,3 +123,16 @@ class Hints(Widget):
         while len(shown) > 1 and gap.join(shown).cell_length > width:
             del shown[-2]
         return gap.join(shown)
+
+
+class NoRoom(Static):
+    """Lies over everything while the terminal is too small; what is typed still arrives."""
+
+    def __init__(self) -> None:
+        text = f"hermes-tui needs {MIN_SIZE.width} columns and {MIN_SIZE.height} rows"
+        super().__init__(text, id="no-room")
+        self.display = False
+
+    def fit(self, size: Size) -> None:
+        """Show or hide it at a size of the terminal."""
+        self.display = size.width < MIN_SIZE.width or size.height < MIN_SIZE.height

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fakes.backend import make_tokens
+from fakes.hostile import drawn
 from fakes.screen import (
     NARROW,
     WIDE,
@@ -28,11 +29,14 @@ from fakes.screen import (
 )
 from textual.widgets import Input
 
+from hermes_tui.actions import Scope
 from hermes_tui.core.events import StackEvent
 from hermes_tui.screens.dialogs import QuitScreen, RewardScreen
 from hermes_tui.screens.help import HelpScreen
 from hermes_tui.screens.main import MainScreen
+from hermes_tui.screens.panes import FOCUS
 from hermes_tui.screens.start import StartScreen
+from hermes_tui.widgets.bars import NoRoom
 from hermes_tui.widgets.below import NewBelow
 from hermes_tui.widgets.turn import FoldedBlock, Reply, TurnView
 from hermes_tui_services.updates import ReasoningArrived, ToolCalled, ToolReturned
@@ -463,19 +467,27 @@ async def test_panes_become_tabs_and_back_without_losing_the_focus(tmp_path: Pat
 
 
 @pytest.mark.parametrize("size", [(59, 24), (80, 19), (1, 1), (2, 3), (200, 60)])
-async def test_every_size_is_survived(tmp_path: Path, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("pane", ["prompt", "system"])
+async def test_every_size_is_survived_with_the_focus_where_it_was(
+    tmp_path: Path, size: tuple[int, int], pane: Scope
+) -> None:
     app, backend = make_app(tmp_path)
     add_past(backend)
     async with running(app) as pilot:
         await say_and_hear(pilot)
+        main(app).go(pane)
         await pilot.resize_terminal(*size)
         await pilot.pause()
         small = size[0] < 60 or size[1] < 20
-        assert main(app).query_one("#tiny").display is small
-        assert main(app).query_one("#body").display is not small
-        await pilot.press("f3", "escape", "t", "left", "f1")
+        assert main(app).query_one(NoRoom).display is small
+        assert ("needs 60 columns" in drawn(app)) is (small and size[0] > 40)
+        assert main(app).scope == pane
+        await pilot.press("f3", "z")
         await pilot.resize_terminal(*WIDE)
-        await until(pilot, lambda: main(app).query_one("#body").display)
+        await pilot.pause()
+        assert main(app).scope == pane
+        assert app.focused is main(app).query_one(FOCUS[pane])
+        assert prompt(app).text == ("z" if pane == "prompt" else "")
 
 
 async def test_a_view_starts_in_a_tiny_terminal(tmp_path: Path) -> None:
