@@ -121,9 +121,9 @@ class Plain:
 
     def _next(self) -> object:
         """Return the next line whose time has come, or _NOTHING."""
-        if not self._turns or self._interactive or self._question:
-            return self._lines.popleft() if self._lines else _NOTHING
         turn = self.controller.state.running_turn(self.controller.state.selected)
+        if self._interactive or self._question or not (self._turns or turn):
+            return self._lines.popleft() if self._lines else _NOTHING
         if turn and turn.parts and "/interrupt" in self._lines:  # before that nothing runs yet
             self._lines.remove("/interrupt")
             return "/interrupt"

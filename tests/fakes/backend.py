@@ -7,7 +7,8 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Generic, TypeVar
+
+from fakes.flights import Feed, Flight
 
 from hermes_tui.core.events import StackEvent
 from hermes_tui.core.rows import (
@@ -32,7 +33,6 @@ from hermes_tui_services.updates import (
     TextArrived,
     TurnCompleted,
     TurnFailed,
-    TurnStarted,
     TurnUpdate,
 )
 
@@ -66,51 +66,6 @@ def prompt_for(text: str) -> tuple[Token, ...]:
     pieces = ["<|im_start|>", "user", "\n", *text.split(" "), "<|im_end|>", "\n"]
     pieces += ["<|im_start|>", "assistant", "\n"]
     return tuple(Token(token_id=i + 1, text=piece) for i, piece in enumerate(pieces))
-
-
-T = TypeVar("T")
-
-
-class Feed(Generic[T]):
-    """What was told, in order; any number of readers follow it, each from a place of its own."""
-
-    def __init__(self) -> None:
-        self.told: list[T] = []
-        self._grew = asyncio.Event()
-
-    def put(self, one: T) -> None:
-        self.told.append(one)
-        self._grew.set()
-        self._grew = asyncio.Event()
-
-    async def follow(self, place: int = 0) -> AsyncIterator[T]:
-        """Yield what was told from a place on, then what comes."""
-        while True:
-            while place < len(self.told):
-                place += 1
-                yield self.told[place - 1]
-            await self._grew.wait()
-
-
-class Flight:
-    """One turn in flight."""
-
-    def __init__(self, run_id: str, text: str, started_at: float) -> None:
-        self.started = TurnStarted(run_id=run_id, message=text, started_at=started_at)
-        self.updates: Feed[TurnUpdate] = Feed()
-        self.interrupted = False
-        self.task: asyncio.Task[None] | None = None
-
-    async def follow(self, *, joined: bool) -> AsyncIterator[TurnUpdate]:
-        """Yield the turn from its beginning to its end, as the sender or another one is told it."""
-        yield self.started if joined else TurnStarted(run_id=self.started.run_id)
-        answered = {u.approval_id for u in self.updates.told if isinstance(u, ApprovalAnswered)}
-        async for update in self.updates.follow():
-            settled = getattr(update, "approval_id", "") in answered
-            if not (joined and settled):
-                yield update
-            if isinstance(update, TurnCompleted | TurnFailed):
-                return
 
 
 class FakeBackend:

@@ -442,6 +442,24 @@ async def test_what_another_view_says_is_told_too() -> None:
     assert talk.text.count("[turn] completed") == 1
 
 
+async def test_a_pipe_waits_for_a_turn_that_another_view_sent() -> None:
+    talk = Talk()
+    talk.backend.add_session("s", created_at=1)
+    talk.backend.hold = 2
+    talk.backend.take_off("s", "from elsewhere")
+    talk.plain.put("/open 1")
+    running = asyncio.create_task(talk.plain.run())
+    await talk.until("agent: Hello Ada")
+    talk.plain.put("me too")
+    talk.plain.put(None)
+    await asyncio.sleep(0)
+    assert ("turn", "me too") not in talk.done
+    talk.backend.gate.set()
+    assert await asyncio.wait_for(running, DEADLINE_S) == 0
+    assert ("turn", "me too") in talk.done
+    assert talk.text.index("from elsewhere") < talk.text.index("you: me too")
+
+
 async def test_a_question_of_another_session_swallows_no_message() -> None:
     talk = Talk(interactive=True)
     talk.backend.add_session("s", created_at=1)

@@ -1,0 +1,59 @@
+"""What happens in a made-up stack, as any number of views follow it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Generic, TypeVar
+
+from hermes_tui_services.updates import (
+    ApprovalAnswered,
+    TurnCompleted,
+    TurnFailed,
+    TurnStarted,
+    TurnUpdate,
+)
+
+T = TypeVar("T")
+
+
+class Feed(Generic[T]):
+    """What was told, in order; any number of readers follow it, each from a place of its own."""
+
+    def __init__(self) -> None:
+        self.told: list[T] = []
+        self._grew = asyncio.Event()
+
+    def put(self, one: T) -> None:
+        self.told.append(one)
+        self._grew.set()
+        self._grew = asyncio.Event()
+
+    async def follow(self, place: int = 0) -> AsyncIterator[T]:
+        """Yield what was told from a place on, then what comes."""
+        while True:
+            while place < len(self.told):
+                place += 1
+                yield self.told[place - 1]
+            await self._grew.wait()
+
+
+class Flight:
+    """One turn in flight."""
+
+    def __init__(self, run_id: str, text: str, started_at: float) -> None:
+        self.started = TurnStarted(run_id=run_id, message=text, started_at=started_at)
+        self.updates: Feed[TurnUpdate] = Feed()
+        self.interrupted = False
+        self.task: asyncio.Task[None] | None = None
+
+    async def follow(self, *, joined: bool) -> AsyncIterator[TurnUpdate]:
+        """Yield the turn from its beginning to its end, as the sender or another one is told it."""
+        yield self.started if joined else TurnStarted(run_id=self.started.run_id)
+        answered = {u.approval_id for u in self.updates.told if isinstance(u, ApprovalAnswered)}
+        async for update in self.updates.follow():
+            settled = getattr(update, "approval_id", "") in answered
+            if not (joined and settled):
+                yield update
+            if isinstance(update, TurnCompleted | TurnFailed):
+                return
