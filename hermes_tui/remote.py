@@ -79,13 +79,9 @@ class RemoteBackend:
 
         def on_event(event: Mapping[str, Any]) -> None:
             if event.get("event") == "process":
-                report(
-                    Stage(
-                        process=str(event["name"]),
-                        state=str(event["state"]),
-                        text=str(event.get("reason") or ""),
-                    )
-                )
+                state, reason = str(event["state"]), str(event.get("reason") or "")
+                text = "" if reason == state else reason
+                report(Stage(process=str(event["name"]), state=state, text=text))
 
         await self._attach(await ensure_supervisor(self._config, on_event))
         return StackInfo(

@@ -82,8 +82,9 @@ async def _start_stack(config: Config) -> None:
 
     def show(event: Mapping[str, Any]) -> None:
         if event.get("event") == "process":
-            reason = f": {event['reason']}" if event.get("reason") else ""
-            print(one_line(f"{event['name']}: {event['state']}{reason}"), file=sys.stderr)
+            state, reason = event["state"], event.get("reason") or ""
+            told = state if reason in ("", state) else f"{state}: {reason}"
+            print(one_line(f"{event['name']}: {told}"), file=sys.stderr)
 
     await (await ensure_supervisor(config, show)).aclose()
 

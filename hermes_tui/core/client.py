@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
@@ -73,15 +74,16 @@ class ControlClient:
         """Return a sample of the machine."""
         return SystemSample.model_validate(await self._json("GET", "/system"))
 
-    async def events(self, after: int = 0) -> AsyncIterator[Event]:
+    async def events(self, after: int = 0) -> AsyncGenerator[Event, None]:
         """Yield the stack's events after a position, oldest first, then live ones.
 
         Ends when the supervisor goes away.
 
         Raises: ServiceError: it could not be reached.
         """
-        async for event in self._stream("/events", {"after": str(after)}):
-            yield event
+        async with aclosing(self._stream("/events", {"after": str(after)})) as stream:
+            async for event in stream:
+                yield event
 
     async def logs(self, name: str, tail: int = 200) -> list[str]:
         """Return the last lines of a process's log.
@@ -91,11 +93,12 @@ class ControlClient:
         body = await self._json("GET", f"/services/{name}/logs", params={"tail": str(tail)})
         return [str(line) for line in body["lines"]]
 
-    async def follow_logs(self, name: str, tail: int = 200) -> AsyncIterator[str]:
+    async def follow_logs(self, name: str, tail: int = 200) -> AsyncGenerator[str, None]:
         """Yield the last lines of a process's log, then each new one."""
         params = {"tail": str(tail), "follow": "true"}
-        async for row in self._stream(f"/services/{name}/logs", params):
-            yield str(row["line"])
+        async with aclosing(self._stream(f"/services/{name}/logs", params)) as stream:
+            async for row in stream:
+                yield str(row["line"])
 
     async def restart(self, name: str) -> StackStatus:
         """Restart one process on the port it had; return the stack once it is ready again."""
@@ -130,7 +133,7 @@ class ControlClient:
             raise api_error_from(answer)
         return answer.json()
 
-    async def _stream(self, path: str, params: dict[str, str]) -> AsyncIterator[Any]:
+    async def _stream(self, path: str, params: dict[str, str]) -> AsyncGenerator[Any, None]:
         timeout = httpx.Timeout(_QUICK_S, read=None)
         try:
             async with self._http.stream("GET", path, params=params, timeout=timeout) as answer:

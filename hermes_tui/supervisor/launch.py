@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import aclosing
 
 from hermes_tui.core.client import ControlClient, Event
 from hermes_tui.core.config import Config
@@ -149,12 +150,13 @@ async def _wait_ready(
 ) -> None:
     if (await client.status()).state is ProcessState.READY:
         return
-    async for event in client.events():
-        on_event(event)
-        if event["event"] == "ready":
-            return
-        if event["event"] == "failed":
-            raise StackError(str(event["error"]))
+    async with aclosing(client.events()) as events:
+        async for event in events:
+            on_event(event)
+            if event["event"] == "ready":
+                return
+            if event["event"] == "failed":
+                raise StackError(str(event["error"]))
     raise StackError(_why_not_started(run_dir))
 
 
