@@ -51,8 +51,12 @@ class AgentClient:
         self._url = base_url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {admin_key}"}
         self._owned = client is None
-        # Reading has no deadline: a turn takes as long as it takes.
-        self._client = client or httpx.AsyncClient(timeout=httpx.Timeout(None, connect=5.0))
+        # Reading has no deadline: a turn takes as long as it takes. Each that is followed has a
+        # connection of its own, and a call must not wait until one of them is over.
+        self._client = client or httpx.AsyncClient(
+            timeout=httpx.Timeout(None, connect=5.0),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
+        )
 
     async def __aenter__(self) -> Self:
         return self

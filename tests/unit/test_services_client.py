@@ -282,3 +282,18 @@ async def test_a_question_that_has_run_out_is_not_asked_again(
     one.agent.open("x")
     await asyncio.gather(watcher, sender)
     assert [type(update) for update in seen] == [TurnStarted, TurnCompleted]
+
+
+async def test_many_turns_are_followed_and_calls_still_go_through(
+    one: Chain, client: AgentClient
+) -> None:
+    async def say(number: int) -> TurnUpdate:
+        turn = client.turn("wait:x", session_key=f"s{number}")
+        return [update async for update in turn][-1]
+
+    turns = [asyncio.create_task(say(number)) for number in range(120)]
+    await eventually(lambda: len(one.agent.waiting) == 120, within_s=20)
+    async with asyncio.timeout(5):
+        assert len(await client.turns()) == 120
+    one.agent.open("x")
+    assert all(isinstance(last, TurnCompleted) for last in await asyncio.gather(*turns))
