@@ -229,13 +229,20 @@ class Follower:
             self.state.shown = episode_id
 
     async def _refresh_when_wanted(self) -> None:
+        told = ""
         while True:
             await self._wanted.wait()
             await asyncio.sleep(REFRESH_S)
             self._wanted.clear()
             touched, self._touched = self._touched, set()
             stale, self._stale_episodes = self._stale_episodes, set()
-            if not await self.attempt(self._refresh(touched, stale)):
+            try:
+                await self._refresh(touched, stale)
+                told = ""
+            except HermesTuiError as error:
+                if str(error) != told:  # once, not with every try
+                    told = str(error)
+                    self.say(told, "error")
                 self._stale_episodes |= stale
                 await asyncio.sleep(RETRY_S)
                 self._on_missed()

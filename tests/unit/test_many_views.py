@@ -12,6 +12,7 @@ from fakes.roles import eventually
 
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.events import Change, Notice, Turn
+from hermes_tui.core.rows import StepRow
 from hermes_tui_services.errors import ServiceError
 from hermes_tui_services.updates import ApprovalRequested, TurnUpdate
 
@@ -302,3 +303,21 @@ async def test_what_happens_between_reading_and_following_is_not_missed(
     await eventually(lambda: [row.reward for row in one.state.episodes_of("s")] == [1.0])
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_trainer_that_is_away_is_told_once(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_tui.core.follower.RETRY_S", 0.005)
+    tries = 0
+
+    async def steps(after: int) -> list[StepRow]:
+        nonlocal tries
+        tries += 1
+        raise ServiceError("the trainer does not answer")
+
+    async with view(backend) as one:
+        monkeypatch.setattr(backend, "steps", steps)
+        backend.emit("step.started")
+        await eventually(lambda: tries >= 3)
+        assert one.notices == ["the trainer does not answer"]
