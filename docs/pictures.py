@@ -33,7 +33,7 @@ from textual.pilot import Pilot  # noqa: E402
 
 from hermes_tui.screens.compare import SizeScreen  # noqa: E402
 from hermes_tui.widgets.prompt import Prompt  # noqa: E402
-from hermes_tui.widgets.turn import Reply  # noqa: E402
+from hermes_tui.widgets.reply import Reply  # noqa: E402
 
 MAX_BYTES = 1_500_000
 """What all pictures together may take in the repository."""

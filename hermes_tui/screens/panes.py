@@ -45,8 +45,11 @@ from hermes_tui.widgets.turn import Fate
 if TYPE_CHECKING:
     from hermes_tui.app import HermesTui
 
-PAINT_S = 1 / 12
+PAINT_S = 1 / 10
 """What arrives is drawn at most this often."""
+
+PAINT_SHARE = 0.5
+"""Drawing what arrives takes at most this share of the time: the rest is for keys."""
 
 TICK_S = 0.2
 """Counted-down seconds move this often, and only while some are shown."""
@@ -94,6 +97,7 @@ class PanesScreen(Screen[None]):
         self._reload_chat = True
         self._log_grew = False
         self._painted_at = 0.0
+        self._paint_took_s = 0.0
         self._paint_timer: Timer | None = None
         self._ticks: Timer | None = None
 
@@ -169,18 +173,24 @@ class PanesScreen(Screen[None]):
     def _paint_soon(self) -> None:
         """Paint at once when nothing was painted lately, else when its time has come."""
         if self._paint_timer is None:
-            wait = PAINT_S - (time.monotonic() - self._painted_at)
+            pause = max(PAINT_S, self._paint_took_s / PAINT_SHARE)
+            wait = pause - (time.monotonic() - self._painted_at)
             self._paint_timer = self.set_timer(max(wait, 0.001), self._paint)
 
     async def _paint(self) -> None:
         self._painted_at = time.monotonic()
         self._paint_timer = None
         try:
-            await self._paint_what_changed()
+            with self.app.batch_update():  # else what comes first is laid out and drawn alone
+                await self._paint_what_changed()
         except NoMatches:
             if self.query(ChatPane):
                 raise
             # Without its panes the screen is being taken down: there is nothing to paint on.
+        self.call_after_refresh(self._note_painted, self._painted_at)
+
+    def _note_painted(self, began: float) -> None:
+        self._paint_took_s = time.monotonic() - began
 
     async def _paint_what_changed(self) -> None:
         chat = self.query_one(ChatPane)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.content import Content
-from textual.reactive import var
 from textual.widgets import Static
 
 from hermes_tui.core.events import ToolPart, Turn
@@ -18,17 +17,20 @@ from hermes_tui.core.state import ViewState
 from hermes_tui.keys import Keys, bindings
 from hermes_tui.messages import CopyWanted, FindWanted
 from hermes_tui.widgets.below import NewBelow
+from hermes_tui.widgets.folded import FoldedBlock
+from hermes_tui.widgets.following import NEAR, FollowingScroll
 from hermes_tui.widgets.panes import Acts, titled
-from hermes_tui.widgets.turn import Fate, FoldedBlock, TurnView
+from hermes_tui.widgets.reply import Reply
+from hermes_tui.widgets.turn import Fate, TurnView
 
 if TYPE_CHECKING:
     from hermes_tui.app import HermesTui
 
 BATCH = 10
-"""Turns that are mounted at once, at the end and whenever the person scrolls to the top."""
+"""Turns that are mounted at once, at the end and whenever the person scrolls to an edge."""
 
-MAX_MOUNTED = 3 * BATCH
-"""Turns that stay mounted while the conversation is followed."""
+MAX_MOUNTED = 2 * BATCH
+"""Turns that stay mounted at most."""
 
 WELCOME = "Talk to your agent. Its model runs here,\nand learns from what you think of it.\n"
 
@@ -53,27 +55,29 @@ def welcome(keys: Keys) -> Content:
     return Content("\n").join([Content(WELCOME), *rows])
 
 
-class ChatView(Acts, VerticalScroll, can_focus=True):
-    """The scrolled turns. Stays at the end until the person scrolls up; ``end`` follows again."""
+class ChatView(Acts, FollowingScroll):
+    """The scrolled turns. Stays at the end until the person scrolls up; ``end`` follows again.
+
+    Of a long conversation a part is mounted; it goes on where the person scrolls to its edge.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("chat", "")]
-
-    following: var[bool] = var(True)
-    """Whether the view stays with the newest words."""
 
     def __init__(self, fate_of: Callable[[Turn], Fate]) -> None:
         super().__init__(id="chat-view")
         self._fate_of = fate_of
         self._turns: Sequence[Turn] = ()
         self._first = 0
-        self._mounting = False
+        self._end = 0
+        """``turns[_first:_end]`` are mounted."""
         self._found = 0
         self._last_find = ""
 
     def compose(self) -> ComposeResult:
         """Lay out the empty conversation."""
         yield Static(welcome(cast("HermesTui", self.app).keys), id="welcome")
-        yield Static(id="earlier")
+        yield Static(id="earlier", classes="edge")
+        yield Static(id="later", classes="edge")
 
     @property
     def turns(self) -> Sequence[Turn]:
@@ -86,13 +90,10 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
         Args:
             turns: the conversation; the list may grow, ``sync`` then mounts what is new.
         """
-        async with self.batch():
-            await self.query(TurnView).remove()
+        async with self.changing():
             self._turns = turns
-            self._first = max(len(turns) - BATCH, 0)
-            await self.mount_all([self._view(turn) for turn in turns[self._first :]])
-            self._mark_ends()
-        self._to_end()
+            await self._open(max(len(turns) - BATCH, 0), len(turns))
+        self.follow()
 
     def _fate(self, turn: Turn) -> Fate:
         keys = cast("HermesTui", self.app).keys
@@ -102,72 +103,87 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
             self._fate_of(turn), judged_by=" · ".join(labels), undo=keys.label("score_undo")
         )
 
-    def _view(self, turn: Turn) -> TurnView:
-        return TurnView(turn, self._fate(turn))
-
-    def _mark_ends(self) -> None:
-        self.query_one("#welcome").display = not self._turns
-        earlier = self.query_one("#earlier", Static)
-        earlier.display = self._first > 0
-        earlier.update(f"▲ {self._first} earlier turns")
-
     async def sync(self, changed: set[str] | None = None) -> None:
         """Show turns as they are now.
 
         Args:
             changed: ids of the turns to look at; None looks at all that are mounted.
         """
-        views = {view.turn.turn_id: view for view in self.query(TurnView)}
-        new = [t for t in self._turns[self._first :] if t.turn_id not in views]
-        if new:
-            await self.mount_all([self._view(turn) for turn in new])
-            self._mark_ends()
-        for turn_id, view in views.items():
-            if changed is None or turn_id in changed:
-                await view.sync(self._fate(view.turn))
-        if len(views) > MAX_MOUNTED and self.following:
-            await self._unmount_oldest(list(views.values()))
+        async with self.changing():
+            views = list(self.views())
+            if not self.goes_on_below and self._end < len(self._turns):
+                await self._mount_until(len(self._turns))
+            for view in views:
+                if changed is None or view.turn.turn_id in changed:
+                    await view.sync(self._fate(view.turn))
+            if self.following and self._end - self._first > MAX_MOUNTED:
+                await self._keep(self._end - BATCH, self._end)
+            if self.goes_on_below:
+                self._mark_edges()
 
-    async def _unmount_oldest(self, views: list[TurnView]) -> None:
-        excess = views[: len(views) - 2 * BATCH]
-        self._first += len(excess)
+    # The part that is mounted ------------------------------------------------------------------
+
+    async def _open(self, first: int, end: int) -> None:
+        """Have another part of the conversation mounted."""
+        with self.app.batch_update():
+            self.anchor(False)
+            await self.query_children(TurnView).remove()
+            self._first = self._end = first
+            await self._mount_until(end)
+
+    async def _mount_until(self, end: int) -> None:
+        turns, self._end = self._turns[self._end : end], end
+        await self.mount_all([self._view(turn) for turn in turns], before="#later")
+        self._mark_edges()
+
+    async def _mount_from(self, first: int) -> None:
+        turns, self._first = self._turns[first : self._first], first
+        await self.mount_all([self._view(turn) for turn in turns], after="#earlier")
+        self._mark_edges()
+
+    async def _keep(self, first: int, end: int) -> None:
+        """Unmount all but ``turns[first:end]``."""
+        views = list(self.views())
+        excess = views[: max(first - self._first, 0)] + views[end - self._first :]
+        self._first, self._end = max(first, self._first), min(end, self._end)
         for view in excess:
             await view.remove()
-        self._mark_ends()
+        self._mark_edges()
 
-    def _to_end(self) -> None:
-        self.following = True
-        self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+    def _view(self, turn: Turn) -> TurnView:
+        return TurnView(turn, self._fate(turn))
 
-    def watch_virtual_size(self) -> None:
-        """Stay at the end while following."""
-        if self.following:
-            self._to_end()
+    def _mark_edges(self) -> None:
+        self.query_one("#welcome").display = not self._turns
+        later = len(self._turns) - self._end
+        self.goes_on_below = later > 0
+        for edge, text, count in (
+            ("#earlier", f"▲ {self._first} earlier turns", self._first),
+            ("#later", f"▼ {later} later turns", later),
+        ):
+            line = self.query_one(edge, Static)
+            line.display = count > 0
+            line.update(text)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Mount earlier turns when the person comes to the top."""
+        """Mount what comes next when the person comes near to an edge of what is mounted."""
         super().watch_scroll_y(old_value, new_value)
-        if new_value <= 0 < old_value and self._first > 0 and not self._mounting:
-            self._mounting = True
-            self.run_worker(self._mount_earlier(), exclusive=True, group="earlier")
-        if new_value >= self.max_scroll_y:
-            self.following = True
-        elif new_value < old_value:
-            self.following = False
+        rows = self.size.height * NEAR
+        up = new_value < old_value and new_value <= rows and self._first > 0
+        down = new_value > old_value and self.max_scroll_y - new_value <= rows
+        if (up and not self.following) or (down and self.goes_on_below):
+            self.run_worker(self._go_on(up), group="edge")
 
-    async def _mount_earlier(self) -> None:
-        first = max(self._first - BATCH, 0)
-        turns = self._turns[first : self._first]
-        height = self.virtual_size.height
-        self._first = first
-        await self.mount_all([self._view(turn) for turn in turns], after="#earlier")
-        self._mark_ends()
-
-        def stay() -> None:
-            self.scroll_to(y=self.virtual_size.height - height, animate=False, force=True)
-            self._mounting = False
-
-        self.call_after_refresh(stay)
+    async def _go_on(self, up: bool) -> None:
+        if self.is_changing:
+            return
+        async with self.changing(), self.in_place():
+            if up:
+                await self._mount_from(max(self._first - BATCH, 0))
+                await self._keep(self._first, self._first + MAX_MOUNTED)
+            else:
+                await self._mount_until(min(self._end + BATCH, len(self._turns)))
+                await self._keep(self._end - MAX_MOUNTED, self._end)
 
     def do_chat_find(self) -> None:
         """Ask what to find."""
@@ -182,24 +198,38 @@ class ChatView(Acts, VerticalScroll, can_focus=True):
             place = (begin - distance) % number
             if wanted in words_of(self._turns[place]).casefold():
                 self._found = place
-                self.run_worker(self._go_to(self._turns[place], wanted), group="find")
+                self.run_worker(self._go_to(place, wanted), group="find")
                 return True
         return False
 
-    async def _go_to(self, turn: Turn, wanted: str) -> None:
+    async def _go_to(self, place: int, wanted: str) -> None:
         self.following = False
-        while self._first > 0 and turn not in self._turns[self._first :]:
-            await self._mount_earlier()
-        for view in self.query(TurnView):
+        async with self.changing():
+            if not self._first <= place < self._end:
+                first = max(place - BATCH // 2, 0)
+                await self._open(first, min(first + BATCH, len(self._turns)))
+        turn = self._turns[place]
+        for view in self.views():
             view.set_class(view.turn is turn, "-found")
             if view.turn is turn:
-                if wanted not in f"{turn.user_text}\n{turn.text}".casefold():
-                    view.fold(False)  # it stands in what is folded away
-                self.call_after_refresh(view.scroll_visible, animate=False, top=True, force=True)
+                self.call_after_refresh(self._go_to_words, view, wanted)
+
+    def _go_to_words(self, view: TurnView, wanted: str) -> None:
+        turn = view.turn
+        target: TurnView | Reply = view
+        if wanted not in turn.user_text.casefold():
+            holding = (reply for reply in view.replies if wanted in reply.words.casefold())
+            target = next(holding, target)
+            if wanted not in turn.text.casefold():
+                view.fold(False)  # it stands in what is folded away
+        self.call_after_refresh(target.scroll_visible, animate=False, top=True, force=True)
 
     def do_chat_follow(self) -> None:
         """Go to the newest words and stay there."""
-        self._to_end()
+        if self.goes_on_below:
+            self.run_worker(self.show(self._turns), group="edge")
+        else:
+            self.follow()
 
     def do_chat_fold(self) -> None:
         """Fold all tool calls, or unfold them when all are folded."""

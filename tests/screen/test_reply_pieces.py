@@ -5,13 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fakes.screen import app_of, badges, main, make_app, running, until
+from fakes.screen import app_of, badges, chat, make_app, running, until
 from textual.pilot import Pilot
 
-from hermes_tui.widgets import turn as turn_module
-from hermes_tui.widgets.turn import Reply, piece_end, piece_starts
+from hermes_tui.widgets import pieces as pieces_module
+from hermes_tui.widgets.pieces import (
+    BLOCK_CHARS,
+    LIST_CHARS,
+    PIECE_CHARS,
+    STUBBORN_CHARS,
+    Border,
+    borders,
+    next_border,
+)
+from hermes_tui.widgets.reply import Reply
 
-FENCE = "```python\n" + "x = 1\n\n" * 400 + "```\n"
+WORDS = "word " * (PIECE_CHARS // 5)
+CODE = "```python\n" + "x = 1\n\n" * 800 + "```\n"
+LIST = "".join(f"- item {i} with words\n" for i in range(200))
+NUMBERED = "".join(f"{i}. item with words\n" for i in range(1, 200))
+TABLE = "| a | b |\n|---|---|\n" + "".join(f"| {i} | {i * i} |\n" for i in range(400))
+SENTENCES = "This is a sentence with `code` and **bold words**. " * 400
+LINES = "A line of a paragraph that goes on.\n" * 200
+PARAGRAPHS = "".join(f"Paragraph {i}, some words.\n\n" for i in range(200))
 
 
 @pytest.mark.parametrize(
@@ -19,22 +35,59 @@ FENCE = "```python\n" + "x = 1\n\n" * 400 + "```\n"
     [
         ("", [0]),
         ("a\n\nb", [0]),
-        (f"{'a' * 2_000}\n\nb", [0, 2_002]),
-        (f"{'a' * 2_000}\n\n", [0]),  # what follows is not known yet
-        (f"{'a' * 2_000}\n\n- b\n\n  c\n\n1. d\n\n> e\n\n| f", [0]),  # it may go on with a list
-        (f"{FENCE}\n{'a' * 10}\n\nb", [0, len(FENCE) + 1]),  # never within a fence
+        (f"{WORDS}\n\nThe next one.", [0, len(WORDS) + 2]),
+        (f"{WORDS}\n\nb", [0]),  # how its line begins is not known yet
+        (f"{WORDS}\n\n> a quote that stays\n\n| a table that stays |", [0]),
+        (f"```\n{WORDS}\n\n{WORDS[:500]}\n```\n\nThe next one.", [0, len(WORDS) + 512]),
     ],
 )
 def test_where_pieces_begin(text: str, starts: list[int]) -> None:
-    assert piece_starts(text) == starts
+    assert [border.at for border in borders(text)] == starts
 
 
-def test_a_piece_ends_where_it_ended_while_it_grew() -> None:
-    text = "".join(f"paragraph {i}, some words.\n\n" for i in range(400))
-    for length in range(2_000, len(text), 97):
-        end = piece_end(text[:length], 0)
-        assert end in (None, piece_end(text, 0))
-    assert len(piece_starts(text)) == 6
+@pytest.mark.parametrize(
+    ("text", "kind", "lead", "most"),
+    [
+        (CODE, "code", "```python\n", BLOCK_CHARS + 10),
+        (LIST, "item", "", LIST_CHARS + 30),
+        (NUMBERED, "item", "", LIST_CHARS + 30),
+        (TABLE, "line", "| a | b |\n|---|---|\n", BLOCK_CHARS + 20),
+        (SENTENCES, "line", "", BLOCK_CHARS + 60),
+        (LINES, "line", "", BLOCK_CHARS + 40),
+        (PARAGRAPHS, "paragraph", "", PIECE_CHARS + 40),
+        ("x" * 40_000, "line", "", STUBBORN_CHARS),
+        ("```\n" + "x" * 40_000, "code", "```\n", STUBBORN_CHARS),
+        ("字" * 40_000, "line", "", STUBBORN_CHARS),
+    ],
+)
+def test_nothing_makes_a_piece_grow_without_end(text: str, kind: str, lead: str, most: int) -> None:
+    found = borders(text)
+    assert len(found) > 2
+    assert {(border.kind, border.lead) for border in found[1:]} == {(kind, lead)}
+    starts = [border.at for border in found]
+    assert max(b - a for a, b in zip(starts, [*starts[1:], len(text)], strict=True)) <= most
+
+
+@pytest.mark.parametrize("text", [CODE, LIST, TABLE, SENTENCES, LINES, PARAGRAPHS])
+def test_a_piece_ends_where_it_ended_while_it_grew(text: str) -> None:
+    text = f"# Heading\n\n{text}\nThe end of it all.\n\n{text}"
+    final = borders(text)
+    begin = final[0]
+    for length in range(0, len(text), 37):
+        while (border := next_border(text[:length], begin)) is not None:
+            begin = border
+            assert border in final
+
+
+def test_a_fence_is_never_cut_before_the_line_that_closes_it() -> None:
+    body = "x" * (BLOCK_CHARS + 10) + "\n"
+    assert borders(f"```\n{body}```\n") == [Border()]
+
+
+def test_a_link_or_bold_words_are_not_cut() -> None:
+    filler = "a " * (BLOCK_CHARS // 2)
+    text = f"{filler}**bold. And bold** [a. Link](https://x.y) end. Then more. " + filler
+    assert [text[b.at : b.at + 4] for b in borders(text)[1:]] == ["Then"]
 
 
 async def picture(folder: Path, text: str, *, streamed: bool) -> tuple[int, str]:
@@ -42,11 +95,14 @@ async def picture(folder: Path, text: str, *, streamed: bool) -> tuple[int, str]
     app, backend = make_app(folder)
     backend.reply = [text[i : i + 50] for i in range(0, len(text), 50)] if streamed else [text]
     backend.logprobs = [-0.1] * len(backend.reply)
-    async with running(app, (120, 120)) as pilot:
+    async with running(app, (120, 180)) as pilot:
         await app.controller.send("hi")
         await until(pilot, lambda: bool(badges(app)) and "judged" in badges(app)[-1])
-        await pilot.pause(0.2)
-        return len(main(app).query(Reply)), seen(pilot)
+        view = chat(app).view
+        await until(pilot, lambda: not any(reply.asleep for reply in view.query(Reply)))
+        await until(pilot, lambda: view.scroll_y == view.max_scroll_y)
+        await pilot.pause(0.2)  # it has been drawn there
+        return len(view.query(Reply)), seen(pilot)
 
 
 def seen(pilot: Pilot[None]) -> str:
@@ -56,16 +112,37 @@ def seen(pilot: Pilot[None]) -> str:
     return "\n".join(line[25:72] for line in lines if " tok" not in line)
 
 
+BLOCKS = "".join(
+    f"Paragraph {i} with **words** in it.\n\n## Heading {i}\n\n- one\n- two\n- three\n\n"
+    f"```python\nx = {i}\ny = {i}\n```\n\n"
+    for i in range(8)
+)
+BIG_CODE = "Look:\n\n```python\n" + "x = 1\n" * 60 + "```\n\nThat was it.\n"
+
+
 @pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(
+    ("text", "limit", "size"),
+    [
+        (PARAGRAPHS[:2_000], "PIECE_CHARS", 300),
+        (BLOCKS, "PIECE_CHARS", 100),
+        (BIG_CODE, "BLOCK_CHARS", 100),
+        (LIST[:1_200], "LIST_CHARS", 100),
+    ],
+)
 async def test_pieces_look_like_one(
-    tmp_path: Path, streamed: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    text: str,
+    limit: str,
+    size: int,
+    streamed: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    text = "".join(f"Paragraph {i} with **words** in it.\n\n" for i in range(60))
-    monkeypatch.setattr(turn_module, "PIECE_CHARS", 600)
+    monkeypatch.setattr(pieces_module, limit, size)
     pieces, cut = await picture(tmp_path, text, streamed=streamed)
-    assert pieces == 4
-    monkeypatch.setattr(turn_module, "PIECE_CHARS", 1_000_000)
+    assert pieces >= 4
+    for name in ("PIECE_CHARS", "LIST_CHARS", "BLOCK_CHARS"):
+        monkeypatch.setattr(pieces_module, name, 1_000_000)
     pieces, whole = await picture(tmp_path, text, streamed=streamed)
     assert pieces == 1
-    assert "Paragraph 59" in cut
     assert cut == whole

@@ -19,8 +19,8 @@ from hermes_tui.screens.help import HelpScreen
 from hermes_tui.screens.main import MainScreen
 from hermes_tui.widgets.asked import AskedBar
 from hermes_tui.widgets.prompt import Prompt
+from hermes_tui.widgets.reply import Reply
 from hermes_tui.widgets.sibling import SiblingView
-from hermes_tui.widgets.turn import Reply
 from hermes_tui_services.updates import ApprovalRequested
 
 

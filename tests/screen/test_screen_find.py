@@ -29,9 +29,10 @@ from hermes_tui.app import HermesTui
 from hermes_tui.core.events import ToolPart
 from hermes_tui.core.rows import EpisodeDetail, Token
 from hermes_tui.screens.dialogs import AskScreen
+from hermes_tui.widgets.folded import FoldedBlock
 from hermes_tui.widgets.token_lines import Break, TokenLines, trajectory
 from hermes_tui.widgets.tokens import Legend, table
-from hermes_tui.widgets.turn import FoldedBlock, TurnView
+from hermes_tui.widgets.turn import TurnView
 
 
 async def ask_for(pilot: Pilot[None], app: HermesTui, text: str) -> None:

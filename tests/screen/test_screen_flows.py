@@ -38,7 +38,9 @@ from hermes_tui.screens.panes import FOCUS
 from hermes_tui.screens.start import StartScreen
 from hermes_tui.widgets.bars import NoRoom
 from hermes_tui.widgets.below import NewBelow
-from hermes_tui.widgets.turn import FoldedBlock, Reply, TurnView
+from hermes_tui.widgets.folded import FoldedBlock
+from hermes_tui.widgets.reply import Reply
+from hermes_tui.widgets.turn import TurnView
 from hermes_tui_services.updates import ReasoningArrived, ToolCalled, ToolReturned
 
 # Starting ------------------------------------------------------------------------------------

@@ -1,0 +1,151 @@
+"""A column of turns that stays with the newest words, and draws only what is near."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from textual.containers import VerticalScroll
+from textual.geometry import Size
+from textual.reactive import var
+
+from hermes_tui.widgets.reply import Reply
+from hermes_tui.widgets.turn import TurnView
+
+NEAR = 0.5
+"""Replies are awake within this distance, in heights of the view."""
+
+FAR = 1.0
+"""Replies sleep beyond this distance, in heights of the view."""
+
+
+class FollowingScroll(VerticalScroll, can_focus=True):
+    """Turns, one below the other. Stays at the end until the person scrolls up.
+
+    Only replies near to what is seen have their paragraphs: each paint lays out all that there is,
+    in sight or not.
+    """
+
+    virtual_size = var(Size(0, 0))  # Textual's own has all laid out again when it grows
+
+    following: var[bool] = var(True)
+    """Whether the view stays with the newest words."""
+
+    goes_on_below: bool = False
+    """Whether the end of what is mounted is not the end of what there is."""
+
+    def __init__(self, *, id: str, classes: str = "") -> None:
+        super().__init__(id=id, classes=classes)
+        self._mounting = asyncio.Lock()
+        self._settling = False
+
+    def views(self) -> Iterable[TurnView]:
+        """Return what is mounted of the conversation, oldest first."""
+        return self.query_children(TurnView)
+
+    def follow(self) -> None:
+        """Go to the newest words and stay with them."""
+        self.following = True
+        self._hold_end()
+
+    def _hold_end(self) -> None:
+        """Have each layout also scroll to its end, while following: else it is drawn twice."""
+        self.anchor(self.following and self.max_scroll_y > 0)
+        if self.scroll_y < 0:  # what is shorter than the view sinks in it while anchored
+            self.scroll_y = 0
+
+    def on_resize(self) -> None:
+        """Stay at the end while following."""
+        self._hold_end()
+        self.settle()
+
+    def watch_virtual_size(self) -> None:
+        """Stay at the end while following."""
+        self._hold_end()
+
+    def watch_following(self) -> None:
+        """Let go of the end, or hold it."""
+        self._hold_end()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Stop following when the person scrolls up; follow again at the end."""
+        super().watch_scroll_y(old_value, new_value)
+        if new_value >= self.max_scroll_y and not self.goes_on_below:
+            self.following = True
+        elif new_value < old_value:
+            self.following = False
+        self.settle()
+
+    @asynccontextmanager
+    async def in_place(self) -> AsyncIterator[None]:
+        """Keep what is seen where it is, while something above it is changed."""
+        held = self._held()
+        before = held.region.y + self.scroll_offset.y if held else 0
+        yield
+
+        def stay() -> None:
+            if held and held.is_attached and not self.following:
+                moved = held.region.y + self.scroll_offset.y - before
+                self.scroll_to(y=self.scroll_y + moved, animate=False, immediate=True)
+
+        self.call_after_refresh(stay)
+
+    def _held(self) -> TurnView | Reply | None:
+        """Return the last turn or reply that begins above what is seen, else the first below."""
+        widgets: list[TurnView | Reply] = []
+        for view in self.views():
+            widgets += [view, *view.replies]
+        drawn = [widget for widget in widgets if widget.region]
+        above = [widget for widget in drawn if widget.region.y <= self.region.y]
+        return next(iter(above[-1:] or drawn), None)
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """Change what is mounted, one at a time."""
+        async with self._mounting:
+            yield
+        self.settle()
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether someone changes what is mounted."""
+        return self._mounting.locked()
+
+    def settle(self) -> None:
+        """Have replies sleep or wake, once what changed has been laid out."""
+        if not self._settling:
+            self._settling = True
+            self.call_after_refresh(self.run_worker, self._settle, group="settle")
+
+    async def _settle(self) -> None:
+        self._settling = False
+        seen = self.region
+        if not seen or self.screen.selections:
+            return  # nothing is seen; or what sleeps could not be copied
+        async with self._mounting:
+            replies = [reply for view in self.views() for reply in view.replies]
+            near = [reply for reply in replies if reply.asleep and self._is_within(NEAR, reply)]
+            if near:
+                async with self.in_place():
+                    for reply in near:
+                        await reply.wake()
+                self.settle()  # they may take other room than was guessed
+            for view in self.views():
+                await self._let_sleep(view)
+
+    async def _let_sleep(self, view: TurnView) -> None:
+        before: Reply | None = None
+        for reply in view.replies:
+            if not self._is_within(FAR, reply):
+                await reply.sleep()
+            if before and before.joins(reply):
+                await before.join(reply)
+            else:
+                before = reply
+
+    def _is_within(self, heights: float, reply: Reply) -> bool:
+        """Return whether a reply is at most so many heights of the view away from it."""
+        seen, region = self.region, reply.region
+        rows = max(seen.y - region.bottom, region.y - seen.bottom)
+        return not region or rows <= heights * seen.height
