@@ -404,6 +404,15 @@ ACTIONS: tuple[Action, ...] = (
         hint="undo",
     ),
     Action(
+        id="compare_leave",
+        title="Leave the comparison",
+        keys=("escape",),
+        help="Go back; what still speaks goes on, and the sessions stay in the list.",
+        scope="compare",
+        section="Compare",
+        hint="leave",
+    ),
+    Action(
         id="compare_previous",
         title="Reply before",
         keys=("left", "shift+tab"),
@@ -436,15 +445,6 @@ ACTIONS: tuple[Action, ...] = (
         scope="compare",
         section="Compare",
         hint="interrupt",
-    ),
-    Action(
-        id="compare_leave",
-        title="Leave the comparison",
-        keys=("escape",),
-        help="Go back; what still speaks goes on, and the sessions stay in the list.",
-        scope="compare",
-        section="Compare",
-        hint="leave",
     ),
     # Training
     Action(
