@@ -127,6 +127,7 @@ class PanesScreen(Screen[None]):
         self.run_worker(self.controller.watch(), group="watch")
         self._ticks = self.set_interval(TICK_S, self._tick, pause=True)
         self.set_interval(SYSTEM_S, self._look_at_system)
+        self.on_descendant_focus()  # a terminal that has no focus itself gives none
         self._paint_soon()
 
     # What arrives --------------------------------------------------------------------------

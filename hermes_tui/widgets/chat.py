@@ -32,7 +32,8 @@ BATCH = 10
 MAX_MOUNTED = 2 * BATCH
 """Turns that stay mounted at most."""
 
-WELCOME = "Talk to your agent. Its model runs here,\nand learns from what you think of it.\n"
+WELCOME = "Talk to your agent."
+LEARNS = " Its model runs here,\nand learns from what you think of it."
 
 FIRST_KEYS = (
     ("prompt_send", "say it"),
@@ -45,14 +46,15 @@ FIRST_KEYS = (
 """What a newcomer needs: actions, and what they do in a few words."""
 
 
-def welcome(keys: Keys) -> Content:
+def welcome(keys: Keys, *, training: bool) -> Content:
     """Return what stands where a conversation will be, with the keys in force."""
     rows = [
         Content.assemble((f"  {label:<8} ", "bold"), word)
         for action, word in FIRST_KEYS
-        if (label := keys.label(action))
+        if (label := keys.label(action)) and (training or not action.startswith("score_"))
     ]
-    return Content("\n").join([Content(WELCOME), *rows])
+    lead = WELCOME + (LEARNS if training else "")
+    return Content("\n").join([Content(lead), Content(), *rows])
 
 
 class ChatView(Acts, FollowingScroll):
@@ -75,7 +77,9 @@ class ChatView(Acts, FollowingScroll):
 
     def compose(self) -> ComposeResult:
         """Lay out the empty conversation."""
-        yield Static(welcome(cast("HermesTui", self.app).keys), id="welcome")
+        app = cast("HermesTui", self.app)
+        training = app.controller.state.info.training
+        yield Static(welcome(app.keys, training=training), id="welcome")
         yield Static(id="earlier", classes="edge")
         yield Static(id="later", classes="edge")
 

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from hermes_tui.core.rows import CanaryRow, Stage, Token
 from hermes_tui.screens.compare import CompareScreen
+from hermes_tui.screens.main import MainScreen
 from hermes_tui.screens.start import StartScreen
 from hermes_tui.widgets.chat import FIRST_KEYS
 from hermes_tui.widgets.tokens import TokenDetail
@@ -134,11 +135,26 @@ async def test_a_hint_names_a_range_of_keys_whole(tmp_path: Path) -> None:
         await until(pilot, lambda: "1…9 pick  enter score" in screen_lines(pilot)[-1], "the hints")
 
 
+async def test_keys_are_hinted_at_before_the_terminal_has_the_focus(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.start_gate = asyncio.Event()
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, StartScreen), "the start")
+        app.app_focus = False
+        backend.start_gate.set()
+        await until(pilot, lambda: isinstance(app.screen, MainScreen), "the main screen")
+        await until(pilot, lambda: "F1 help" in screen_lines(pilot)[-1], "the hints")
+        assert app.focused is None
+
+
 async def test_without_training_nothing_promises_a_lesson(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path, training=False)
     async with running(app, WIDE) as pilot:
         shown = "\n".join(screen_lines(pilot))
         assert "training is off: no tokens are recorded" in shown
+        assert "Talk to your agent.  " in shown
+        assert "say it" in shown
+        assert "good: likelier" not in shown
         assert "training is off: with training.enabled =" in shown
         await pilot.press("escape", "l")
         await pilot.pause()
