@@ -1,5 +1,5 @@
-"""Make the pictures of docs/pictures/: each pane at 120x40 and 80x24, over a stack that exists
-only in memory.
+"""Make the pictures of docs/pictures/: each pane at 120x40 and 80x24, and the panes side by side at
+200x60, over a stack that exists only in memory.
 
     python docs/pictures.py
 """
@@ -11,6 +11,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,6 +35,8 @@ from textual.pilot import Pilot  # noqa: E402
 from hermes_tui.screens.compare import SizeScreen  # noqa: E402
 from hermes_tui.widgets.prompt import Prompt  # noqa: E402
 from hermes_tui.widgets.reply import Reply  # noqa: E402
+
+VAST = (200, 60)
 
 MAX_BYTES = 1_500_000
 """What all pictures together may take in the repository."""
@@ -103,6 +106,8 @@ async def picture(show: Show, size: tuple[int, int]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         app, backend = make_app(Path(folder))
         add_past(backend)
+        steps = backend.step_rows[: backend.trainer_row.policy_version]
+        backend.step_rows = [replace(step, policy_version=step.step) for step in steps]
         async with running(app, size) as pilot:
             main(app).query_one("#prompt").cursor_blink = False  # type: ignore[attr-defined]
             await show(pilot)
@@ -121,7 +126,7 @@ def write() -> int:
     FOLDER.mkdir(exist_ok=True)
     total = 0
     for name, show in PICTURES.items():
-        for width, height in (WIDE, NARROW):
+        for width, height in (WIDE, NARROW, *((VAST,) if name == "chat" else ())):
             svg = asyncio.run(picture(show, (width, height)))
             path = FOLDER / f"{name}-{width}x{height}.svg"
             path.write_text(svg, encoding="utf-8")
