@@ -99,6 +99,25 @@ class GpuSample(_Row):
     """Process id to memory in bytes; None when the driver does not tell."""
 
 
+class DiskSample(_Row):
+    """The disk of the run directory, and what the stack keeps there."""
+
+    used_bytes: int
+    """In use, by whomever."""
+    total_bytes: int
+    """What it holds."""
+    trajectories_bytes: int
+    """``trajectories.db``."""
+    trajectories_max_bytes: int
+    """``training.store.max_bytes``; 0 is no bound."""
+    conversations_bytes: int
+    """``conversations.db``."""
+    checkpoints_bytes: int
+    """Weights, optimizers."""
+    logs_bytes: int
+    """Logs, older ones included."""
+
+
 class SystemSample(_Row):
     """The machine, as seen at one moment."""
 
@@ -122,6 +141,8 @@ class SystemSample(_Row):
     """Every GPU that the driver shows."""
     gpu_note: str | None = None
     """Why no GPU is shown; None when one is."""
+    disk: DiskSample | None = None
+    """The run directory's disk; None when it cannot be read."""
     supervisor_pid: int | None = None
     """The process that took the sample."""
     supervisor_uptime_s: float | None = None

@@ -6,14 +6,17 @@ A figure that cannot be had is None, never a guess and never an error.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 import pynvml
 
-from hermes_tui.core.status import GpuSample, SystemSample
+from hermes_tui.core.paths import RunDir
+from hermes_tui.core.status import DiskSample, GpuSample, SystemSample
 
 Answer = TypeVar("Answer")
 _MILLI = 1000.0
@@ -92,6 +95,38 @@ def rss_bytes(pid: int) -> int | None:
         except psutil.Error:
             continue  # it ended meanwhile
     return total
+
+
+def sample_disk(run_dir: RunDir, trajectories_max_bytes: int) -> DiskSample | None:
+    """Return what the stack keeps on its disk; None when the disk cannot be read.
+
+    What the agent's sessions leave in their working directories is not looked at: it may be much.
+    """
+    try:
+        disk = shutil.disk_usage(run_dir.existing)
+    except OSError:
+        return None
+    return DiskSample(
+        used_bytes=disk.total - disk.free,
+        total_bytes=disk.total,
+        trajectories_bytes=_database_bytes(run_dir.trajectories),
+        trajectories_max_bytes=trajectories_max_bytes,
+        conversations_bytes=_database_bytes(run_dir.conversations),
+        checkpoints_bytes=sum(map(_bytes_of, run_dir.checkpoints.glob("*/*"))),
+        logs_bytes=sum(map(_bytes_of, run_dir.logs.glob("*"))),
+    )
+
+
+def _database_bytes(file: Path) -> int:
+    """Return the size of a database with its write-ahead log."""
+    return _bytes_of(file) + _bytes_of(file.with_name(f"{file.name}-wal"))
+
+
+def _bytes_of(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0  # there is none, or no longer
 
 
 def _cpu_times_s() -> tuple[float, float]:

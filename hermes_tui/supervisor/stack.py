@@ -12,7 +12,7 @@ from types import TracebackType
 
 from hermes_tui import __version__
 from hermes_tui.core.status import ProcessState, StackStatus, SystemSample
-from hermes_tui.core.system import SystemSampler
+from hermes_tui.core.system import SystemSampler, sample_disk
 from hermes_tui.supervisor.drain import drain
 from hermes_tui.supervisor.events import EventLog
 from hermes_tui.supervisor.process import ManagedProcess
@@ -168,6 +168,9 @@ class Stack:
                 sample = self._sampler.sample({"supervisor": os.getpid(), **pids})
                 self._sample = sample.model_copy(
                     update={
+                        "disk": sample_disk(
+                            self.plan.run_dir, self.plan.config.training.store.max_bytes
+                        ),
                         "supervisor_pid": os.getpid(),
                         "supervisor_uptime_s": time.monotonic() - self._started_at,
                     }

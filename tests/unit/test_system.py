@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
 
+from hermes_tui.core.paths import RunDir
 from hermes_tui.core.status import GpuSample
-from hermes_tui.core.system import SystemSampler, rss_bytes
+from hermes_tui.core.system import SystemSampler, rss_bytes, sample_disk
 
 ERRORS = [
     getattr(pynvml, name)
@@ -136,3 +138,38 @@ def test_cpu_use_is_counted_across_threads(monkeypatch: pytest.MonkeyPatch) -> N
         times.user += 1.0
         assert pool.submit(sampler.sample, {}).result().cpu_percent == pytest.approx(100.0)
     assert sampler.sample({}).cpu_percent == 0.0
+
+
+def test_the_disk_tells_what_the_stack_keeps_on_it(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    files = {
+        "trajectories.db": 5,
+        "trajectories.db-wal": 2,
+        "conversations.db": 3,
+        "checkpoints/policy_version_1/model.safetensors": 11,
+        "checkpoints/policy_version_2/model.safetensors": 13,
+        "logs/trainer.log": 17,
+        "logs/trainer.log.1": 19,
+        "work/session/large": 1_000,
+    }
+    for name, num_bytes in files.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x" * num_bytes)
+    disk = sample_disk(run_dir, trajectories_max_bytes=100)
+    assert disk
+    kept = disk.model_dump(exclude={"used_bytes", "total_bytes"})
+    assert kept == {
+        "trajectories_bytes": 7,
+        "trajectories_max_bytes": 100,
+        "conversations_bytes": 3,
+        "checkpoints_bytes": 24,
+        "logs_bytes": 36,
+    }
+    assert 0 < disk.used_bytes <= disk.total_bytes
+
+
+def test_the_disk_of_a_run_directory_that_is_not_made_yet(tmp_path: Path) -> None:
+    disk = sample_disk(RunDir(tmp_path / "not" / "yet"), trajectories_max_bytes=0)
+    assert disk
+    assert disk.trajectories_bytes == disk.checkpoints_bytes == disk.logs_bytes == 0
