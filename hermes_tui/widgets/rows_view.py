@@ -82,6 +82,7 @@ class RowsView(ScrollView, can_focus=True):
         style = base
         if row.key == self.cursor_key and self.has_focus:
             style += self.get_visual_style("rows--cursor")
+            line = Content(line.plain)  # its own colours were chosen for another background
         return _strip(line, width, style)
 
     def action_move(self, by: int) -> None:

@@ -1,48 +1,225 @@
-"""Every key, in its own pane and in others, in no order: nothing may end the app."""
+"""Every key in every place, and keys, pastes and sizes in no order: nothing may end the app."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes.screen import NARROW, WIDE, add_past, main, make_app, running, say_and_hear, until
+from fakes.backend import FakeBackend
+from fakes.hostile import HOSTILE, assert_harmless
+from fakes.screen import NARROW, WIDE, add_past, app_of, main, make_app, running, say_and_hear
+from textual import events
+from textual.command import CommandPalette
+from textual.pilot import Pilot
+from textual.screen import ModalScreen, Screen
 
-from hermes_tui.actions import ACTIONS, PANES
-from hermes_tui.screens.dialogs import QuitScreen
+from hermes_tui.actions import ACTIONS, PANES, Scope
+from hermes_tui.app import HermesTui
+from hermes_tui.core.compare import Comparison
+from hermes_tui.core.events import ApprovalRequested
+from hermes_tui.screens.approval import ApprovalScreen
+from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
+from hermes_tui.screens.compare import CompareScreen, SizeScreen
+from hermes_tui.screens.dialogs import AskScreen, QuitScreen, RewardScreen
+from hermes_tui.screens.help import HelpScreen
 from hermes_tui.screens.main import MainScreen
+from hermes_tui.screens.stopping import StoppingScreen
 
-MOVES = ("up", "down", "left", "right", "home", "end", "pageup", "pagedown", "escape", "space", "a")
+TINY = (50, 15)
+NUM_STEPS = 60
+"""Of the walk in no order."""
+
+OTHERS = (  # noqa: SIM905
+    "up down left right home end pageup pagedown enter escape space tab shift+tab backspace delete "
+    "ctrl+home ctrl+end shift+left ctrl+c ctrl+z ctrl+v ctrl+d ctrl+g ctrl+backslash f12 f20 alt+x "
+    "ctrl+shift+f3 comma at ä 漢 no_such_key"
+).split()
+"""Keys that people hit beside those of the registry."""
+
+KEYS = sorted(
+    {
+        key
+        for action in ACTIONS
+        for key in (action.keys[:: len(action.keys) - 1] if action.numbered else action.keys)
+    }
+)
+KEYS += OTHERS
+"""Every binding; of those by number the first and the last."""
+
+MOVES = OTHERS[:12]
+"""Those that every pane knows, and leaving and entering it."""
+
+DIALOG_KEYS = [
+    *OTHERS,
+    *"sdcynqo019L",
+    "f1",
+    "f2",
+    "f3",
+    "f10",
+    "ctrl+o",
+    "ctrl+p",
+    "ctrl+q",
+    "slash",
+]
+"""In a dialog one letter is as good as another, but for those that answer."""
+
+ASKED = ApprovalRequested(session_id="sess-1", approval_id="a", question="?", choices=("once",))
+
+
+def palette(_: HermesTui, __: FakeBackend) -> Screen[object]:
+    return CommandPalette(id="palette")
+
+
+def comparison(app: HermesTui, backend: FakeBackend) -> Screen[object]:
+    app.controller.state.asked["a"] = ASKED
+    return CompareScreen(app.controller, Comparison(app.controller, backend, 2))
+
+
+def approval(app: HermesTui, _: FakeBackend) -> Screen[object]:
+    app.controller.state.asked["a"] = ASKED
+    return ApprovalScreen(app.controller, ASKED)
+
+
+SCREENS: dict[str, Callable[[HermesTui, FakeBackend], Screen[object]]] = {
+    "palette": palette,
+    "comparison": comparison,
+    "approval": approval,
+    "help": lambda app, _: HelpScreen(app.keys, "chat"),
+    "quit": lambda *_: QuitScreen(),
+    "reward": lambda *_: RewardScreen((-1.0, 1.0)),
+    "ask": lambda *_: AskScreen("What?"),
+    "size": lambda *_: SizeScreen(again=True),
+    "confirm": lambda *_: ConfirmScreen("Sure?", "It restarts.", "Yes"),
+    "versions": lambda app, _: VersionScreen(app.controller.state),
+}
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[Screen[object]]:
+    """Have the app stay when it is told to leave, and note which screen told it to."""
+    told: list[Screen[object]] = []
+    monkeypatch.setattr(HermesTui, "exit", lambda app, *_, **__: told.append(app.screen))
+    monkeypatch.setattr("hermes_tui.clipboard.TOOLS", ())
+    return told
+
+
+async def back(pilot: Pilot[None]) -> None:
+    """Close whatever lies over the main screen."""
+    app = app_of(pilot)
+    while not isinstance(app.screen, MainScreen):
+        await app.pop_screen()
+
+
+async def press(pilot: Pilot[None], key: str) -> None:
+    """Press a key, whatever it does, and look where the next one would go."""
+    app = app_of(pilot)
+    app.post_message(events.Key(key, key if len(key) == 1 else None))
+    await pilot.pause()
+    assert_sensible_focus(app, key)
+
+
+def assert_sensible_focus(app: HermesTui, key: str) -> None:
+    """Check that keys go somewhere a person can see; a dialog without a field has only keys."""
+    focused = app.focused
+    assert focused is not None or isinstance(app.screen, ModalScreen), key
+    assert focused is None or all(node.display for node in focused.ancestors_with_self), key
+    assert not isinstance(app.screen, MainScreen) or app.screen.scope in PANES, key
+
+
+def ended_only_by_quitting(left: list[Screen[object]]) -> bool:
+    """Whether nothing but the question about leaving ended the app."""
+    return all(isinstance(screen, (QuitScreen, StoppingScreen, MainScreen)) for screen in left)
 
 
 @pytest.mark.parametrize(
-    ("size", "training"), [(WIDE, True), (NARROW, False)], ids=["wide", "narrow, plain chat"]
+    ("size", "panes"),
+    [*((WIDE, [pane]) for pane in PANES), (NARROW, list(PANES)), (TINY, list(PANES))],
+    ids=[*PANES, "narrow", "tiny"],
 )
-async def test_every_binding(
-    tmp_path: Path, size: tuple[int, int], training: bool, monkeypatch: pytest.MonkeyPatch
+async def test_every_key_in_every_pane(
+    tmp_path: Path, size: tuple[int, int], panes: list[Scope], left: list[Screen[object]]
 ) -> None:
-    monkeypatch.setattr("hermes_tui.clipboard.TOOLS", ())
-    app, backend = make_app(tmp_path, training=training)
-    if training:
-        add_past(backend)
-    chance = random.Random(7)
-    keys = [key for action in ACTIONS for key in action.keys]
-    own = [
-        (action.scope, key) for action in ACTIONS if action.scope in PANES for key in action.keys
-    ]
-    presses = own + [(chance.choice(list(PANES)), key) for key in (*keys, *MOVES)]
-    chance.shuffle(presses)
-    async with running(app, size) as pilot:
-        if training:
-            await say_and_hear(pilot)
-        for pane, key in presses:
-            if isinstance(app.screen, MainScreen):
-                main(app).go(pane)
-            await pilot.press(key)
-            if isinstance(app.screen, QuitScreen) or len(app.screen_stack) > 3:
-                await pilot.press("escape", "escape")
-        while not isinstance(app.screen, MainScreen):
-            await pilot.press("escape")
-        await until(pilot, lambda: app.is_running)
-    assert app.return_code is None or app.return_code == 0
+    app, backend = make_app(tmp_path)
+    add_past(backend)
+    async with running(app, WIDE) as pilot:
+        await say_and_hear(pilot)
+        await pilot.resize_terminal(*size)
+        for pane in panes:
+            own = [key for action in ACTIONS if action.scope == pane for key in action.keys]
+            for key in KEYS if size == WIDE else [*own, *MOVES]:
+                await back(pilot)
+                if main(app).scope != pane:
+                    main(app).go(pane)
+                await press(pilot, key)
+            app.post_message(events.Paste(HOSTILE["steering"]))
+            await pilot.pause()
+            assert_harmless(app)
+    assert left == []  # a key alone never ends it: the question would have to be answered
     assert ("shutdown",) not in backend.calls
+
+
+@pytest.mark.parametrize("name", SCREENS)
+async def test_every_key_in_every_dialog(
+    tmp_path: Path, name: str, left: list[Screen[object]]
+) -> None:
+    app, backend = make_app(tmp_path)
+    add_past(backend)
+    async with running(app, NARROW) as pilot:
+        await say_and_hear(pilot)
+        opened: Screen[object] | None = None
+        for key in DIALOG_KEYS:
+            if app.screen is not opened:
+                await back(pilot)
+                opened = SCREENS[name](app, backend)
+                await app.push_screen(opened)
+                app.post_message(events.Paste("pasted"))
+            await press(pilot, key)
+        assert_harmless(app)
+        await back(pilot)
+        assert_sensible_focus(app, "the end")
+    assert not left or name == "quit"
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+async def test_keys_and_sizes_in_no_order_while_the_agent_speaks(
+    tmp_path: Path, seed: int, left: list[Screen[object]]
+) -> None:
+    app, backend = make_app(tmp_path, training=bool(seed % 2))
+    if seed % 2:
+        add_past(backend)
+    backend.reply, backend.logprobs = list(HOSTILE.values())[:5], [-0.1] * 5
+    chance = random.Random(seed)
+    pressed: list[str] = []
+    try:
+        async with running(app) as pilot:
+            for _ in range(NUM_STEPS):
+                for key in chance.choices(KEYS, k=4):  # a burst, taken one after the other
+                    pressed.append(key)
+                    app.post_message(events.Key(key, key if len(key) == 1 else None))
+                match chance.randrange(8):
+                    case 0:
+                        pressed.append("a resize")
+                        await pilot.resize_terminal(chance.randint(1, 200), chance.randint(1, 60))
+                    case 1 if not app.controller.state.running_turn(app.controller.state.selected):
+                        app.run_worker(app.controller.send("go on"))
+                    case 2:
+                        backend.emit_control()
+                    case 3:
+                        backend.emit("episode.opened", session_id=chance.choice(["sess-1", "?"]))
+                    case 4:
+                        size = app.size
+                        place = (chance.randrange(size.width), chance.randrange(size.height))
+                        await pilot.click(offset=place)
+                await pilot.pause()
+                assert_harmless(app)
+                if isinstance(app.screen, StoppingScreen) or len(app.screen_stack) > 5:
+                    await back(pilot)
+            await pilot.resize_terminal(*WIDE)
+            await back(pilot)
+            assert_sensible_focus(app, "the end")
+    except BaseException as error:
+        error.add_note(f"seed {seed}; the last keys: {pressed[-40:]}")
+        raise
+    assert ended_only_by_quitting(left)
