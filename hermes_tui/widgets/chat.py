@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BATCH = 10
 """Turns that are mounted at once, at the end and whenever the person scrolls to an edge."""
 
-MAX_MOUNTED = 2 * BATCH
+MAX_MOUNTED = 3 * BATCH
 """Turns that stay mounted at most."""
 
 WELCOME = "Talk to your agent."
@@ -120,7 +120,7 @@ class ChatView(Acts, FollowingScroll):
             for view in views:
                 if changed is None or view.turn.turn_id in changed:
                     await view.sync(self._fate(view.turn))
-            if self.following and self._end - self._first > MAX_MOUNTED:
+            if self.following and self._end - self._first > 2 * BATCH:
                 await self._keep(self._end - BATCH, self._end)
             if self.goes_on_below:
                 self._mark_edges()
@@ -181,7 +181,7 @@ class ChatView(Acts, FollowingScroll):
     async def _go_on(self, up: bool) -> None:
         if self.is_changing:
             return
-        async with self.changing(), self.in_place():
+        async with self.changing():
             if up:
                 await self._mount_from(max(self._first - BATCH, 0))
                 await self._keep(self._first, self._first + MAX_MOUNTED)
@@ -222,8 +222,9 @@ class ChatView(Acts, FollowingScroll):
         turn = view.turn
         target: TurnView | Reply = view
         if wanted not in turn.user_text.casefold():
-            holding = (reply for reply in view.replies if wanted in reply.words.casefold())
-            target = next(holding, target)
+            holding = [reply for reply in view.replies if wanted in reply.words.casefold()]
+            if holding and holding[0] is not view.replies[0]:
+                target = holding[0]
             if wanted not in turn.text.casefold():
                 view.fold(False)  # it stands in what is folded away
         self.call_after_refresh(target.scroll_visible, animate=False, top=True, force=True)

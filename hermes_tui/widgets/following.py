@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from textual.containers import VerticalScroll
 from textual.geometry import Size
 from textual.reactive import var
+from textual.screen import Screen
 
 from hermes_tui.widgets.reply import Reply
 from hermes_tui.widgets.turn import TurnView
@@ -39,6 +40,12 @@ class FollowingScroll(VerticalScroll, can_focus=True):
         super().__init__(id=id, classes=classes)
         self._mounting = asyncio.Lock()
         self._settling = False
+        self._holding = False
+        self._held: tuple[TurnView | Reply, int] | None = None
+
+    def on_mount(self) -> None:
+        """Learn of each layout."""
+        self.screen.screen_layout_refresh_signal.subscribe(self, self._stay, immediate=True)
 
     def views(self) -> Iterable[TurnView]:
         """Return what is mounted of the conversation, oldest first."""
@@ -51,9 +58,11 @@ class FollowingScroll(VerticalScroll, can_focus=True):
 
     def _hold_end(self) -> None:
         """Have each layout also scroll to its end, while following: else it is drawn twice."""
+        self._holding = True
         self.anchor(self.following and self.max_scroll_y > 0)
         if self.scroll_y < 0:  # what is shorter than the view sinks in it while anchored
             self.scroll_y = 0
+        self._holding = False
 
     def on_resize(self) -> None:
         """Stay at the end while following."""
@@ -71,34 +80,38 @@ class FollowingScroll(VerticalScroll, can_focus=True):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Stop following when the person scrolls up; follow again at the end."""
         super().watch_scroll_y(old_value, new_value)
-        if new_value >= self.max_scroll_y and not self.goes_on_below:
+        if self._holding:
+            pass  # not the person's doing
+        elif new_value >= self.max_scroll_y and not self.goes_on_below:
             self.following = True
         elif new_value < old_value:
             self.following = False
+        if not self.following:
+            self._hold()
         self.settle()
 
-    @asynccontextmanager
-    async def in_place(self) -> AsyncIterator[None]:
-        """Keep what is seen where it is, while something above it is changed."""
-        held = self._held()
-        before = held.region.y + self.scroll_offset.y if held else 0
-        yield
-
-        def stay() -> None:
-            if held and held.is_attached and not self.following:
-                moved = held.region.y + self.scroll_offset.y - before
-                self.scroll_to(y=self.scroll_y + moved, animate=False, immediate=True)
-
-        self.call_after_refresh(stay)
-
-    def _held(self) -> TurnView | Reply | None:
-        """Return the last turn or reply that begins above what is seen, else the first below."""
+    def _hold(self) -> None:
+        """Take note of the last turn or reply that begins above what is seen, and where it is."""
+        self._held = None
         widgets: list[TurnView | Reply] = []
         for view in self.views():
             widgets += [view, *view.replies]
-        drawn = [widget for widget in widgets if widget.region]
-        above = [widget for widget in drawn if widget.region.y <= self.region.y]
-        return next(iter(above[-1:] or drawn), None)
+        for widget in widgets:
+            if widget.region and self._place(widget) <= max(self.scroll_y, 1):
+                self._held = widget, self._place(widget)
+
+    def _stay(self, _: Screen[object]) -> None:
+        """Keep what is read where it is, whatever became of what is above it."""
+        held, place = self._held or (None, 0)
+        if held and held.is_attached and not self.following:
+            moved = self._place(held) - place
+            if moved and held.region:
+                self.scroll_to(y=self.scroll_y + moved, animate=False, immediate=True)
+
+    def _place(self, widget: TurnView | Reply) -> int:
+        """Return at which row of the whole conversation a turn or a reply begins."""
+        row = widget.virtual_region.y
+        return row + widget.parent.virtual_region.y if isinstance(widget.parent, TurnView) else row
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
@@ -126,10 +139,9 @@ class FollowingScroll(VerticalScroll, can_focus=True):
         async with self._mounting:
             replies = [reply for view in self.views() for reply in view.replies]
             near = [reply for reply in replies if reply.asleep and self._is_within(NEAR, reply)]
+            for reply in near:
+                await reply.wake()
             if near:
-                async with self.in_place():
-                    for reply in near:
-                        await reply.wake()
                 self.settle()  # they may take other room than was guessed
             for view in self.views():
                 await self._let_sleep(view)
@@ -146,6 +158,6 @@ class FollowingScroll(VerticalScroll, can_focus=True):
 
     def _is_within(self, heights: float, reply: Reply) -> bool:
         """Return whether a reply is at most so many heights of the view away from it."""
-        seen, region = self.region, reply.region
-        rows = max(seen.y - region.bottom, region.y - seen.bottom)
-        return not region or rows <= heights * seen.height
+        top, height = self._place(reply), self.size.height
+        rows = max(self.scroll_y - top - reply.size.height, top - self.scroll_y - height)
+        return not reply.region or rows <= heights * height

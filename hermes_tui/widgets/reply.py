@@ -64,10 +64,14 @@ class Reply(Markdown):
         self.words = words
         """What it draws, whether it sleeps or not."""
         self._turning = asyncio.Lock()
+        self._ended = False
         self._cut_code = False
+        self._rows = 0
+        """Its height while it sleeps."""
         if asleep:
             lines = words.rstrip().split("\n")
-            self.styles.height = sum(1 + len(line) // GUESSED_WIDTH for line in lines)
+            self._rows = sum(1 + len(line) // GUESSED_WIDTH for line in lines)
+            self.styles.height = self._rows
 
     def update(self, markdown: str) -> AwaitComplete:
         """Draw other words, by appending them to none.
@@ -92,7 +96,7 @@ class Reply(Markdown):
 
     def end_at(self, border: Border) -> None:
         """Take note of what comes after it."""
-        self._cut_code = border.kind == "code"
+        self._ended, self._cut_code = True, border.kind == "code"
         self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -105,11 +109,14 @@ class Reply(Markdown):
     async def sleep(self) -> None:
         """Leave the paragraphs out, and keep their room."""
         async with self._turning:
-            if self.asleep or not self.size.height:
+            width = self.content_size.width
+            if self.asleep or not width:
                 return
             self.asleep = True
             with self.app.batch_update():
-                self.styles.height = self.size.height
+                # Its size is of the last layout; it may have grown since.
+                self._rows = self.get_content_height(self.container_size, self.app.size, width)
+                self.styles.height = self._rows
                 await self.remove_children()
 
     async def wake(self) -> None:
@@ -123,17 +130,18 @@ class Reply(Markdown):
             self.asleep = False
 
     def joins(self, following: Reply) -> bool:
-        """Return whether it can draw what the following piece draws, too."""
-        return self.asleep and following.asleep and self.end - self.border.at < JOINED_CHARS
+        """Return whether it can draw what the following piece of its part draws, too."""
+        asleep = self.asleep and following.asleep
+        ended = self._ended and following._ended  # the last piece of a part stays: it may grow
+        return asleep and ended and following.end - self.border.at <= JOINED_CHARS
 
     async def join(self, following: Reply) -> None:
         """Draw what the following piece draws, and remove that; both are asleep."""
-        rows = self.size.height + following.size.height + (following.border.kind == "paragraph")
         self.words += following.words.removeprefix(clean(following.border.lead))
-        self.end = following.end
-        self._cut_code = following._cut_code
+        self.end, self._cut_code = following.end, following._cut_code
+        self._rows += following._rows + (following.border.kind == "paragraph")
         with self.app.batch_update():
-            self.styles.height = rows
+            self.styles.height = self._rows
             await following.remove()
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:

@@ -1,0 +1,147 @@
+"""Of a long conversation only what is near is drawn, and nothing jumps for that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fakes.screen import app_of, chat, main, make_app, running, say, say_and_hear, until
+from textual.pilot import Pilot
+
+from hermes_tui.app import HermesTui
+from hermes_tui.core.events import Turn
+from hermes_tui.widgets.chat import MAX_MOUNTED
+from hermes_tui.widgets.reply import JOINED_CHARS, Reply
+from hermes_tui.widgets.turn import TurnView
+
+PARAGRAPHS = [f"Paragraph {i} has a few words that are said.\n\n" for i in range(400)]
+
+
+def replies(app: HermesTui) -> list[Reply]:
+    """Return the pieces that are mounted, in order."""
+    return list(chat(app).view.query(Reply))
+
+
+def seen(pilot: Pilot[None]) -> list[str]:
+    """Return the lines of the chat that are on the screen."""
+    region = chat(app_of(pilot)).view.region
+    rows = app_of(pilot).screen._compositor.render_strips()[region.y : region.bottom]
+    lines = ["".join(s.text for s in row)[region.x : region.right - 1] for row in rows]
+    return [line.strip(" █") for line in lines]
+
+
+def numbers(pilot: Pilot[None]) -> list[int]:
+    """Return which paragraphs are seen."""
+    return [int(line.split()[1]) for line in seen(pilot) if line.startswith("Paragraph")]
+
+
+async def long_reply(pilot: Pilot[None]) -> None:
+    app = app_of(pilot)
+    await say_and_hear(pilot)
+    await until(pilot, lambda: 399 in numbers(pilot), "the end of the reply")
+    await until(pilot, lambda: sum(not reply.asleep for reply in replies(app)) < 8, "sleep")
+
+
+async def test_a_long_reply_has_paragraphs_only_where_it_is_seen(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.reply, backend.logprobs = PARAGRAPHS, [-0.1] * len(PARAGRAPHS)
+    async with running(app) as pilot:
+        await long_reply(pilot)
+        words = "".join(PARAGRAPHS)
+        await until(pilot, lambda: len(replies(app)) < len(words) / JOINED_CHARS * 2 + 8)
+        assert len(main(app).query("MarkdownParagraph")) < 150
+        assert "".join(reply.words for reply in replies(app)) == words
+        await pilot.press("escape", "c", "home")
+        await until(pilot, lambda: numbers(pilot)[:1] == [0], "the beginning")
+        assert len(main(app).query("MarkdownParagraph")) < 350
+        await pilot.press("end")
+        await until(pilot, lambda: numbers(pilot)[-1:] == [399], "the end")
+
+
+async def test_what_is_read_stays_in_place_while_more_arrives(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.reply, backend.logprobs = PARAGRAPHS, [-0.1] * len(PARAGRAPHS)
+    backend.hold = 200
+    async with running(app) as pilot:
+        await say(pilot)
+        await until(pilot, lambda: 199 in numbers(pilot), "the first half")
+        await pilot.press("escape", "c", *["pageup"] * 3)
+        await until(pilot, lambda: not chat(app).view.following)
+        await pilot.pause(0.6)  # the scroll is animated
+        read = numbers(pilot)
+        assert read
+        backend.gate.set()
+        await until(pilot, lambda: chat(app).view.turns[0].state == "completed", "the second half")
+        await pilot.pause(0.3)
+        assert numbers(pilot) == read
+        await pilot.press("end")
+        await until(pilot, lambda: numbers(pilot)[-1:] == [399], "the end")
+
+
+async def test_another_width_does_not_lose_the_place(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.reply, backend.logprobs = PARAGRAPHS, [-0.1] * len(PARAGRAPHS)
+    async with running(app) as pilot:
+        await long_reply(pilot)
+        await pilot.resize_terminal(200, 50)
+        await until(pilot, lambda: numbers(pilot)[-1:] == [399], "the end, wider")
+        view = chat(app).view
+        for _ in range(40):
+            view.scroll_to(y=view.scroll_y - 8, animate=False, immediate=True)
+            await until(pilot, lambda: len(numbers(pilot)) > 5, "paragraphs")
+        shown = numbers(pilot)
+        assert shown == list(range(shown[0], shown[0] + len(shown)))
+        assert shown[0] < 330
+
+
+def past(number: int) -> list[Turn]:
+    """Return turns as a long conversation has them."""
+    turns = []
+    for i in range(number):
+        turn = Turn(turn_id=f"t{i}", session_id="s", user_text=f"question {i}", state="completed")
+        turn.add_text(f"The answer is {i}.")
+        turns.append(turn)
+    return turns
+
+
+async def test_find_goes_far_back_without_mounting_what_is_between(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        view = chat(app).view
+        turns = past(1_200)
+        await view.show(turns)
+        assert view.find("answer is 7.")
+        await until(pilot, lambda: "question 7" in seen(pilot), "the turn")
+        assert len(view.query(TurnView)) <= MAX_MOUNTED
+        assert not view.following
+        assert "later turns" in str(view.query_one("#later").render())
+        turns.append(past(1)[0])
+        await view.sync()
+        assert len(view.query(TurnView)) <= MAX_MOUNTED
+        assert "question 7" in seen(pilot)
+        view.do_chat_follow()
+        await until(pilot, lambda: view.following and "question 1199" in seen(pilot), "the end")
+
+
+async def test_scrolling_goes_on_over_the_edges_of_what_is_mounted(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        view = chat(app).view
+        await view.show(past(100))
+        await until(pilot, lambda: "question 99" in seen(pilot), "the end")
+
+        def first() -> int:
+            return next((int(line.split()[1]) for line in seen(pilot) if "question" in line), -1)
+
+        for step, edge in ((-5, 0), (5, 99)):
+            passed = set()
+            for _ in range(600):
+                passed |= {line for line in seen(pilot) if line.startswith("question")}
+                if f"question {edge}" in passed:
+                    break
+                view.scroll_to(y=view.scroll_y + step, animate=False, immediate=True)
+                await pilot.pause()
+            assert f"question {edge}" in passed
+            assert len(passed) > 80  # nothing is jumped over
+            assert len(view.query(TurnView)) <= MAX_MOUNTED
+        view.scroll_end(animate=False)
+        await until(pilot, lambda: view.following)
