@@ -206,18 +206,6 @@ async def test_questions_help_and_interrupt_work_there_too(tmp_path: Path) -> No
         await until(pilot, lambda: all("interrupted" in title for title in titles(app)))
 
 
-async def test_foreign_text_is_never_markup(tmp_path: Path) -> None:
-    app, backend = make_app(tmp_path)
-    backend.reply = ["[/INST]", " [/", "\x1b[31mred", " \u202eabc", " 表🙂"]
-    async with running(app) as pilot:
-        await compare(pilot, app, 2)
-        await pilot.press("left_square_bracket", "slash", "enter")
-        await until(pilot, lambda: all("ended" in title for title in titles(app)))
-        text = siblings(app)[0].query_one(Reply).source
-        assert "[/INST]" in text
-        assert "\x1b" not in text
-
-
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 async def test_every_key_in_no_order_ends_nothing(tmp_path: Path, size: tuple[int, int]) -> None:
     app, backend = make_app(tmp_path)
