@@ -42,6 +42,7 @@ from hermes_tui.app import HermesTui, ScreenSettings, calm_collector  # noqa: E4
 from hermes_tui.core.controller import Controller  # noqa: E402
 from hermes_tui.core.events import Turn  # noqa: E402
 from hermes_tui.screens.main import MainScreen  # noqa: E402
+from hermes_tui.widgets.chat import ChatPane  # noqa: E402
 from hermes_tui_services.updates import (  # noqa: E402
     TextArrived,
     ToolCalled,
@@ -235,6 +236,23 @@ async def give_past(app: MeasuredTui, backend: StreamingBackend) -> None:
     await app.controller.open_session("long")
 
 
+async def find_in_past(app: MeasuredTui) -> float:
+    """Return the milliseconds until the oldest turn of the long past is found and drawn."""
+    view = app.screen.query_one(ChatPane).view
+    wanted = view.turns[7]
+    wanted.user_text = "a needle"
+    began, drawn = time.monotonic(), asyncio.Event()
+    assert view.find("needle")
+    await until(lambda: any(v.turn is wanted for v in view.views()), "the turn")
+    app.screen.call_after_refresh(drawn.set)
+    async with asyncio.timeout(DEADLINE_S):
+        await drawn.wait()
+    took = time.monotonic() - began
+    view.do_chat_follow()
+    await until(lambda: view.following, "the end")
+    return round(took * 1000, 1)
+
+
 async def idle_cpu(app: MeasuredTui, pane: str, seconds: float) -> float:
     """Return the share of one core, in percent, that the screen takes with a pane in view."""
     screen = app.screen
@@ -248,7 +266,7 @@ async def idle_cpu(app: MeasuredTui, pane: str, seconds: float) -> float:
 
 async def headless(quick: bool) -> dict[str, Any]:
     """Return everything that is measured within the event loop."""
-    stream_s, idle_s = (3.0, 2.0) if quick else (10.0, 5.0)
+    stream_s, idle_s = (3.0, 2.0) if quick else (10.0, 30.0)
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
@@ -263,6 +281,7 @@ async def headless(quick: bool) -> dict[str, Any]:
                 await give_past(app, backend)
                 await asyncio.sleep(2.0)
             result["open_past_stall_ms"] = round(opening.worst_s * 1000, 1)
+            result["find_in_past_ms"] = await find_in_past(app)
             result["stream_after_past"] = await measure_stream(app, "tool", stream_s)
             await asyncio.sleep(2.0)  # the last words are drawn, and the toasts are gone
             result["idle_cpu_percent_after_past"] = await idle_cpu(app, "chat", idle_s)
