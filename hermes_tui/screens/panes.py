@@ -106,7 +106,7 @@ class PanesScreen(Screen[None]):
         yield TopBar(self.controller.clock)
         yield PaneTabs()
         with Horizontal(id="body"):
-            yield SessionsPane()
+            yield SessionsPane(self.controller.clock)
             with Vertical(id="center"):
                 yield ChatPane(self._fate)
                 yield AskedBar()

@@ -1,7 +1,8 @@
-"""Every session and its episodes: state, reward, version."""
+"""Every session and its episodes: state, reward, version, age."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.binding import BindingType
@@ -14,27 +15,50 @@ from hermes_tui.keys import bindings
 from hermes_tui.messages import EpisodePicked, FilterWanted
 from hermes_tui.widgets.panes import Acts, titled
 from hermes_tui.widgets.rows_view import Row, RowsView
-from hermes_tui.widgets.text import foreign, signed, state
+from hermes_tui.widgets.text import age, foreign, signed, state
 
 MAX_EPISODES = 3
 """Episodes that a session shows which is not the open one."""
 
 
+ROOMY_CELLS = 32
+"""From this width on a session's age has room beside its word, and words replace signs."""
+
+AGES_S = 30.0
+"""Ages are looked at this often; the smallest unit is a minute."""
+
+
 class SessionsPane(Acts, RowsView):
-    """The list of sessions, newest first; the open one shows all its episodes."""
+    """The list of sessions, newest first; the open one shows all its episodes.
+
+    Args:
+        clock: seconds since the epoch.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("sessions", "")]
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(id="sessions")
+        self._clock = clock
         self._filter = ""
+        self._view = ViewState()
 
     def on_mount(self) -> None:
         """Show the empty list."""
         titled(self, "sessions")
+        self.set_interval(AGES_S, lambda: self.sync(self._view))
+
+    def on_resize(self) -> None:
+        """Use the room there is."""
+        self.sync(self._view)
+
+    @property
+    def _roomy(self) -> bool:
+        return self.size.width >= ROOMY_CELLS
 
     def sync(self, view: ViewState) -> None:
         """Show the sessions as they are now."""
+        self._view = view
         rows: list[Row] = []
         siblings = view.siblings()
         ordered = sorted(view.sessions.values(), key=lambda s: s.created_at, reverse=True)
@@ -42,20 +66,21 @@ class SessionsPane(Acts, RowsView):
         for session in listed:
             session_id = session.session_id
             opened = session_id == view.selected
+            episodes = view.episodes_of(session_id)
             sign, word = _now(view, session)
-            if session_id in siblings:
-                word = "{}/{} ".format(*siblings[session_id]) + word
+            place = "{}/{}".format(*siblings[session_id]) if session_id in siblings else ""
+            since = episodes[-1].created_at if episodes else session.created_at
+            ago = age(self._clock() - since) if self._roomy or not word else ""
             title = foreign(view.title(session_id), "bold" if opened else "")
             rows.append(
                 Row(
                     key=session_id,
                     left=Content.assemble(f"{sign} ", title),
-                    right=Content.styled(word.strip(), "dim"),
+                    right=Content.styled(" ".join(filter(None, (place, word, ago))), "dim"),
                 )
             )
-            episodes = view.episodes_of(session_id)
             shown = episodes if opened else episodes[-MAX_EPISODES:]
-            rows += [_episode_row(view, row) for row in reversed(shown)]
+            rows += [_episode_row(view, row, self._roomy) for row in reversed(shown)]
         self.show(rows or [_NONE_MATCH if self._filter else _EMPTY])
         count = f"{len(listed)} of {len(ordered)}" if self._filter else str(len(ordered))
         about = f" “{shorten(one_line(self._filter), 8)}”" if self._filter else ""
@@ -106,13 +131,12 @@ def _now(view: ViewState, session: SessionRow) -> tuple[str, str]:
     return opened, "ended" if session.ended else ""
 
 
-def _episode_row(view: ViewState, row: EpisodeRow) -> Row:
+def _episode_row(view: ViewState, row: EpisodeRow, roomy: bool) -> Row:
     marker = "▪" if row.episode_id == view.shown else " "
     left = Content.assemble(f" {marker}{view.ordinal(row):>2} ", state(row.state))
     score = signed(row.reward, 1) if row.reward is not None else ""
     version = "" if row.policy_version is None else f"v{row.policy_version}"
-    behind = (
-        f"-{row.staleness}" if row.staleness and row.state not in ("trained", "dropped") else ""
-    )
-    right = Content.assemble(score, (f"{version + behind:>6}", "dim"))
+    if row.staleness and row.state not in ("trained", "dropped"):
+        version += f" {row.staleness} behind" if roomy else f"-{row.staleness}"
+    right = Content.assemble(score, (f"{version:>6}" if version else "", "dim"))
     return Row(key=f"{row.session_id}\n{row.episode_id}", left=left, right=right)

@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from hermes_tui.core.rows import ProcessRow
 from hermes_tui.core.state import ViewState
-from hermes_tui.core.status import GpuSample, SystemSample
+from hermes_tui.core.status import DiskSample, GpuSample, SystemSample
 from hermes_tui.keys import bindings
 from hermes_tui.messages import LogOpened, RestartWanted
 from hermes_tui.widgets.panes import Acts, titled
@@ -132,6 +132,8 @@ def describe_machine(
             [100.0 * _share(s.memory_used_bytes, s.memory_total_bytes) for s in samples],
         ),
     ]
+    if now.disk:
+        lines += _disk(now.disk)
     names = {process.pid: process.name for process in processes if process.pid}
     for place, gpu in enumerate(now.gpus):
         courses = [s.gpus[place].utilization_percent for s in samples if place < len(s.gpus)]
@@ -169,6 +171,23 @@ def _measure(
         line(about, "dim").pad_right(max(ABOUT_CELLS - len(about), 1)),
         sparks,
     )
+
+
+def _disk(disk: DiskSample) -> list[Content]:
+    bound = disk.trajectories_max_bytes
+    kept = {
+        "trajectories": size(disk.trajectories_bytes) + (f" of {size(bound)}" if bound else ""),
+        "checkpoints": size(disk.checkpoints_bytes),
+        "logs": size(disk.logs_bytes),
+        "conversations": size(disk.conversations_bytes),
+    }
+    figures = " · ".join(f"{name} {value}" for name, value in kept.items())
+    share = _share(disk.used_bytes, disk.total_bytes)
+    about = f"of {size(disk.total_bytes)}"
+    return [
+        _measure("disk", share, size(disk.used_bytes), about, ()),
+        Content.assemble(_name(""), line(figures)),
+    ]
 
 
 def _gpu(gpu: GpuSample, course: Sequence[float], names: dict[int, str]) -> list[Content]:

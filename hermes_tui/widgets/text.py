@@ -103,9 +103,11 @@ def signed(value: float | None, decimals: int = 2) -> str:
 
 
 def size(num_bytes: int) -> str:
-    """Return a size in MB or GB; ``–`` for none."""
+    """Return a size in kB, MB or GB; ``–`` for none."""
     if not num_bytes:
         return "–"
+    if num_bytes < 1e6:
+        return f"{num_bytes / 1e3:.0f} kB"
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 
 
@@ -116,4 +118,14 @@ def duration(seconds: float) -> str:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} m {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600:02d} h"
+
+
+def age(seconds: float) -> str:
+    """Return how long ago something was, in its largest unit, such as ``3h``; ``now`` at first."""
+    for unit, unit_s in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= unit_s:
+            return f"{int(seconds // unit_s)}{unit}"
+    return "now"

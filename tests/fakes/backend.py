@@ -24,7 +24,7 @@ from hermes_tui.core.rows import (
     Token,
     TrainerRow,
 )
-from hermes_tui.core.status import GpuSample, SystemSample
+from hermes_tui.core.status import DiskSample, GpuSample, SystemSample
 from hermes_tui_services.client import PastTurn
 from hermes_tui_services.errors import ApiError, HermesTuiError, RefusedError
 from hermes_tui_services.protocol import INTERRUPTED, NO_TURN
@@ -513,6 +513,15 @@ def make_sample(processes: Iterable[ProcessRow], gpus: tuple[GpuSample, ...] = (
         process_cpu_percent={"supervisor": 1.0, **{row.name: 4.0 for row in rows}},
         gpus=gpus,
         gpu_note=None if gpus else "no GPU (Driver Not Loaded)",
+        disk=DiskSample(
+            used_bytes=20_000_000_000,
+            total_bytes=64_000_000_000,
+            trajectories_bytes=12_000_000,
+            trajectories_max_bytes=4_000_000_000,
+            conversations_bytes=300_000,
+            checkpoints_bytes=177_000_000,
+            logs_bytes=2_000_000,
+        ),
         supervisor_pid=99,
         supervisor_uptime_s=3_725.0,
     )

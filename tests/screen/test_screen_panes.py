@@ -229,6 +229,8 @@ def test_machine_without_a_gpu_says_so() -> None:
     text = str(describe_machine([make_sample([])]))
     assert "37 % of 2 cores · load 1.25 0.90 0.50" in text
     assert "3.1 GB of 8.2 GB" in text
+    assert "20.0 GB of 64.0 GB" in text
+    assert "trajectories 12 MB of 4.0 GB · checkpoints 177 MB · logs 2 MB" in text
     assert "gpu     there is none  Driver Not Loaded" in text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hermes_tui.core.text import clean, one_line, shorten, visible
-from hermes_tui.widgets.text import duration, foreign, number, signed, size, sparkline
+from hermes_tui.widgets.text import age, duration, foreign, number, signed, size, sparkline
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,11 @@ def test_numbers() -> None:
     assert size(77_800_000) == "78 MB"
     assert duration(59.9) == "59 s"
     assert duration(3_900) == "1 h 05 m"
+    assert duration(2 * 86_400 + 3 * 3600) == "2 d 03 h"
+    assert [age(seconds) for seconds in (-1, 59, 60, 3_599, 86_399, 200_000)] == [
+        "now", "now", "1m", "59m", "23h", "2d",
+    ]  # fmt: skip
+    assert [size(number) for number in (0, 300_000, 12_000_000)] == ["–", "300 kB", "12 MB"]
 
 
 def test_sparklines() -> None:

@@ -94,7 +94,19 @@ async def test_siblings_say_which_they_are(tmp_path: Path) -> None:
     backend.add_session("alone", created_at=1)
     async with running(app):
         shown = [str(row.right) for row in sessions(app).rows]
-        assert sorted(shown) == ["", "1/3", "2/3", "3/3"]
+        assert sorted(shown) == ["1/3 now", "16m", "2/3 now", "3/3 now"]
+
+
+async def test_a_roomy_list_has_ages_and_says_how_far_behind(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.add_session("old", created_at=1, ended=True)
+    backend.add_episode("old", "Hello?", "Hi", state="unscored", version=4)
+    backend.clock.now += 7_300
+    async with running(app, (200, 60)):
+        assert [str(row.right).split() for row in sessions(app).rows[-2:]] == [
+            ["ended", "2h"],
+            ["v4", "3", "behind"],
+        ]
 
 
 async def test_a_restart_is_told_when_it_begins_and_when_it_is_done(tmp_path: Path) -> None:
