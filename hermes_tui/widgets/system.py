@@ -176,17 +176,17 @@ def _measure(
 def _disk(disk: DiskSample) -> list[Content]:
     bound = disk.trajectories_max_bytes
     kept = {
-        "trajectories": size(disk.trajectories_bytes) + (f" of {size(bound)}" if bound else ""),
-        "checkpoints": size(disk.checkpoints_bytes),
+        "tokens": size(disk.trajectories_bytes) + (f" of {size(bound)}" if bound else ""),
+        "weights": size(disk.checkpoints_bytes),
+        "chats": size(disk.conversations_bytes),
         "logs": size(disk.logs_bytes),
-        "conversations": size(disk.conversations_bytes),
     }
     figures = " · ".join(f"{name} {value}" for name, value in kept.items())
     share = _share(disk.used_bytes, disk.total_bytes)
     about = f"of {size(disk.total_bytes)}"
     return [
         _measure("disk", share, size(disk.used_bytes), about, ()),
-        Content.assemble(_name(""), line(figures)),
+        Content.assemble(_name("kept"), line(figures)),
     ]
 
 

@@ -230,7 +230,7 @@ def test_machine_without_a_gpu_says_so() -> None:
     assert "37 % of 2 cores · load 1.25 0.90 0.50" in text
     assert "3.1 GB of 8.2 GB" in text
     assert "20.0 GB of 64.0 GB" in text
-    assert "trajectories 12 MB of 4.0 GB · checkpoints 177 MB · logs 2 MB" in text
+    assert "kept    tokens 12 MB of 4.0 GB · weights 177 MB · chats 300 kB · logs 2 MB" in text
     assert "gpu     there is none  Driver Not Loaded" in text
 
 
