@@ -157,9 +157,9 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         id="session_end",
-        title="End the session",
+        title="End the session …",
         keys=("e",),
-        help="Close the selected session and its open episode.",
+        help="Close the selected session and its open episode, after a question.",
     ),
     Action(
         id="turn_interrupt",

@@ -43,6 +43,9 @@ EXIT_NOT_STARTED = 3
 LEAVE_S = 2.0
 """Leaving by a signal takes at most this long."""
 
+HUNG_UP_S = 0.5
+"""The same when the terminal is gone: nothing of it can be restored."""
+
 TWICE_S = 2.0
 """Two presses of ctrl+c within this time quit."""
 
@@ -121,7 +124,8 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
 
     def _leave_at_once(self, code: int) -> None:
         """Leave; a terminal that takes nothing any more, as after a lost line, can't hold us."""
-        deadline = threading.Timer(LEAVE_S, os._exit, (code,))
+        deadline_s = HUNG_UP_S if code == 128 + signal.SIGHUP else LEAVE_S
+        deadline = threading.Timer(deadline_s, os._exit, (code,))
         deadline.daemon = True
         deadline.start()
         self.exit(return_code=code)

@@ -257,7 +257,7 @@ class Plain:
         """End the session."""
         if not self.controller.state.selected:
             raise Usage("no session is open; /sessions lists them")
-        return self.controller.end_session()
+        return self.controller.end_session(self.controller.state.selected)
 
     def do_interrupt(self, _: str) -> Awaitable[None]:
         """Stop the turn in flight."""

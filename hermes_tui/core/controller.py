@@ -64,10 +64,12 @@ class Controller(Turns):
         if self.state.shown and self.state.info.training:
             await self.attempt(self._load(self.state.shown))
 
-    async def end_session(self) -> None:
-        """End the selected session and its open episode."""
-        session_id = self.state.selected
-        if not session_id or not await self.attempt(self._backend.end_session(session_id)):
+    async def end_session(self, session_id: str) -> None:
+        """End a session and its open episode."""
+        if not session_id:
+            self.say("no session is open: there is nothing to end")
+            return
+        if not await self.attempt(self._backend.end_session(session_id)):
             return
         title = self.state.title(session_id)
         self._tell(Notice(text=f"ended: {title}; {self.call('session_new')} starts a new session"))

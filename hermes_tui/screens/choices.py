@@ -9,17 +9,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from hermes_tui.core.rows import StepRow
 from hermes_tui.core.state import ViewState
+from hermes_tui.screens.dialogs import Dialog
 from hermes_tui.widgets.text import foreign, signed
 
 
-class ConfirmScreen(ModalScreen[bool]):
-    """Asks whether to do something; escape answers no.
+class ConfirmScreen(Dialog[bool]):
+    """Asks whether to do something; no answer is a no.
 
     Args:
         question: one line.
@@ -28,7 +28,7 @@ class ConfirmScreen(ModalScreen[bool]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,n", "choose(False)", show=False),
+        Binding("n", "choose(False)", show=False),
         Binding("y", "choose(True)", show=False),
         Binding("left,up", "app.focus_previous", show=False),
         Binding("right,down", "app.focus_next", show=False),
@@ -56,10 +56,8 @@ class ConfirmScreen(ModalScreen[bool]):
         self.dismiss(event.button.id == "yes")
 
 
-class VersionScreen(ModalScreen[int | None]):
-    """Asks which kept version to make current again; escape answers None."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", show=False)]
+class VersionScreen(Dialog[int | None]):
+    """Asks which kept version to make current again."""
 
     def __init__(self, view: ViewState) -> None:
         super().__init__()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import Button, Input, Label, Static
 
 from hermes_tui.core.text import one_line
@@ -18,13 +19,28 @@ from hermes_tui.widgets.text import foreign
 QuitChoice = Literal["stop", "detach", "cancel"]
 
 
-class QuitScreen(ModalScreen[QuitChoice]):
+class Dialog(ModalScreen[ScreenResultType]):
+    """Something over the screen; escape, or a click beside it, leaves it without an answer."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", show=False)]
+
+    def on_click(self, event: events.Click) -> None:
+        """Leave, when it was beside the dialog."""
+        if event.widget is self:
+            self.action_leave()
+
+    def action_leave(self) -> None:
+        """Give no answer."""
+        self.dismiss(None)
+
+
+class QuitScreen(Dialog[QuitChoice]):
     """Asks once what becomes of the stack."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "choose('stop')", show=False),
         Binding("d", "choose('detach')", show=False),
-        Binding("escape,c", "choose('cancel')", show=False),
+        Binding("c", "choose('cancel')", show=False),
         Binding("left,up", "app.focus_previous", show=False),
         Binding("right,down", "app.focus_next", show=False),
     ]
@@ -58,10 +74,8 @@ def _choice(key: str, label: str) -> Content:
     return Content.assemble((f"{key} ", "dim"), label)
 
 
-class AskScreen(ModalScreen[str | None]):
-    """Asks for one line of text; escape answers None."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", show=False)]
+class AskScreen(Dialog[str | None]):
+    """Asks for one line of text."""
 
     def __init__(self, question: str, value: str = "", hint: str = "") -> None:
         super().__init__()
@@ -87,10 +101,6 @@ class AskScreen(ModalScreen[str | None]):
     def problem(self, _: str) -> str:
         """Return what is wrong with an answer; empty when nothing is."""
         return ""
-
-    def action_leave(self) -> None:
-        """Give no answer."""
-        self.dismiss(None)
 
 
 class RewardScreen(AskScreen):

@@ -8,18 +8,18 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from hermes_tui.actions import ACTIONS, PANES, Action, Scope
 from hermes_tui.keys import Keys
+from hermes_tui.screens.dialogs import Dialog
 from hermes_tui.widgets.text import line
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """Lists every action with its keys in force."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,f1", "dismiss(None)", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,f1", "leave", show=False)]
 
     def __init__(self, keys: Keys, focused: Scope) -> None:
         super().__init__()

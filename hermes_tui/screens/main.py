@@ -211,8 +211,19 @@ class MainScreen(Acts, PanesScreen):
         self.go("prompt")
 
     def do_session_end(self) -> None:
-        """End the selected session."""
-        self._work(self.controller.end_session())
+        """Ask whether to end the selected session: it can't be taken back."""
+        session_id = self._state.selected
+        if not session_id:
+            self._work(self.controller.end_session(session_id))  # says that there is none
+            return
+
+        def answer(yes: bool | None) -> None:
+            if yes:
+                self._work(self.controller.end_session(session_id))
+
+        about = "Nothing more can be said in it. Its episodes stay, and can still be scored."
+        question = f"End “{self._state.title(session_id)}”?"
+        self.app.push_screen(ConfirmScreen(question, about, "End"), answer)
 
     def do_compare_new(self) -> None:
         """Ask how many replies, then compare them."""

@@ -24,7 +24,8 @@ MIN_SIZE = Size(60, 20)
 
 
 class TopBar(Widget):
-    """Model and version at the left, the trainer at the right."""
+    """Model and version at the left, the trainer at the right; a click on the name opens the
+    palette."""
 
     ALLOW_SELECT = False
 
@@ -39,7 +40,8 @@ class TopBar(Widget):
         version = view.trainer.policy_version
         about = f" · {view.info.model}" if view.info.model else ""
         about += f" · policy v{version}" if version is not None else ""
-        left = Content.assemble(("hermes-tui", "bold $text-primary"), foreign(about))
+        name = clickable("hermes-tui", "screen.press('palette')", "bold $text-primary")
+        left = Content.assemble(name, foreign(about))
         right = self._status(view)
         if (left, right) != (self._left, self._right):
             self._left, self._right = left, right

@@ -89,22 +89,42 @@ class TokenLines:
         """Per screen row its line and whether it is that line's bars."""
         self.num_dropped = 0
         """Items that went because the buffer was full."""
+        self.num_sampled = self.num_given = self.num_breaks = 0
+        """Of the items how many tokens were sampled, how many given, and how many are breaks."""
 
     def clear(self) -> None:
         """Forget everything."""
-        self.items.clear()
         self.num_dropped = 0
+        self._begin([])
+
+    def _begin(self, items: list[Item]) -> None:
+        """Have these items and no others."""
+        self.items = items
+        self.num_sampled = self.num_given = self.num_breaks = 0
+        for item in items:
+            self._count(item, 1)
         self._lay_out_again()
+
+    def _count(self, item: Item, by: int) -> None:
+        if isinstance(item, Break):
+            self.num_breaks += by
+        elif item.sampled:
+            self.num_sampled += by
+        else:
+            self.num_given += by
 
     def extend(self, items: Iterable[Item]) -> int:
         """Append items; return how many items left at the front."""
         for item in items:
             self.items.append(item)
+            self._count(item, 1)
             self._place(len(self.items) - 1)
         excess = len(self.items) - self.capacity
         if excess <= 0:
             return 0
         excess += int(self.capacity * _SPARE_FRAC)
+        for item in self.items[:excess]:
+            self._count(item, -1)
         del self.items[:excess]
         self.num_dropped += excess
         self._drop_from_layout(excess)
@@ -122,8 +142,7 @@ class TokenLines:
             self.items[:] = items[:known]
             self.extend(items[known:])
             return
-        self.items = list(items)
-        self._lay_out_again()
+        self._begin(list(items))
 
     def resize(self, width: int) -> None:
         """Lay everything out at another width."""

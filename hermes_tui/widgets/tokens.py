@@ -470,11 +470,9 @@ class TokensPane(Vertical):
         titled(self, "tokens", self._summary())
 
     def _summary(self) -> str:
-        tokens = [item for item in self.view.content.items if isinstance(item, Token)]
-        sampled = sum(token.sampled for token in tokens)
-        segments = 1 + sum(isinstance(item, Break) for item in self.view.content.items)
-        dropped = self.view.content.num_dropped
-        parts = [f"{segments} segments"] if segments > 1 else []
-        parts += [f"{len(tokens) - sampled:,} prompt + {sampled:,} sampled"] if tokens else []
-        parts += [f"{dropped} older left out"] if dropped else []
+        content = self.view.content
+        parts = [f"{content.num_breaks + 1} segments"] if content.num_breaks else []
+        if content.num_given or content.num_sampled:
+            parts.append(f"{content.num_given:,} prompt + {content.num_sampled:,} sampled")
+        parts += [f"{content.num_dropped} older left out"] if content.num_dropped else []
         return " · ".join(parts)

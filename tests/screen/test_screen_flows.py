@@ -27,11 +27,13 @@ from fakes.screen import (
     tokens,
     until,
 )
+from textual.command import CommandPalette
 from textual.widgets import Input
 
 from hermes_tui.actions import Scope
 from hermes_tui.core.events import StackEvent
-from hermes_tui.screens.dialogs import QuitScreen, RewardScreen
+from hermes_tui.screens.choices import ConfirmScreen
+from hermes_tui.screens.dialogs import Dialog, QuitScreen, RewardScreen
 from hermes_tui.screens.help import HelpScreen
 from hermes_tui.screens.main import MainScreen
 from hermes_tui.screens.panes import FOCUS
@@ -516,6 +518,41 @@ async def test_quit_asks_once(tmp_path: Path, key: str, stopped: bool) -> None:
     assert (("shutdown",) in backend.calls) is stopped
     assert backend.calls[-1] == ("close",)
     assert app.return_code == 0
+
+
+async def test_a_session_is_ended_after_a_question(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    add_past(backend)
+    async with running(app) as pilot:
+        await pilot.press("escape", "e")
+        await until(pilot, lambda: "no session is open: there is nothing to end" in notices(app))
+        await pilot.press("s", "enter")
+        await until(pilot, lambda: bool(app.controller.state.selected))
+        await pilot.press("e", "escape", "e")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        assert ("end_session", "sess-1") not in backend.calls
+        await pilot.press("y")
+        await until(pilot, lambda: ("end_session", "sess-1") in backend.calls)
+
+
+async def test_a_click_beside_a_dialog_leaves_it_and_one_within_does_not(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        for key in ("f1", "f2", "ctrl+q"):
+            await pilot.press(key)
+            await until(pilot, lambda: isinstance(app.screen, Dialog))
+            assert await pilot.click(".dialog", offset=(1, 0))
+            assert isinstance(app.screen, Dialog)
+            assert await pilot.click(offset=(0, 0))
+            await until(pilot, lambda: isinstance(app.screen, MainScreen))
+        assert app.is_running
+
+
+async def test_a_click_on_the_name_opens_the_palette(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        await pilot.click("#top", offset=(3, 0))
+        await until(pilot, lambda: isinstance(app.screen, CommandPalette))
 
 
 async def test_ctrl_c_twice_asks_to_quit(tmp_path: Path) -> None:

@@ -22,6 +22,11 @@ def shown(lines: TokenLines) -> list[str]:
     return rows
 
 
+def counts(lines: TokenLines) -> tuple[int, int, int]:
+    """Return how many were given, were sampled, and are breaks."""
+    return lines.num_given, lines.num_sampled, lines.num_breaks
+
+
 def test_tokens_wrap_between_tokens_and_break_at_newlines() -> None:
     lines = TokenLines(width=10)
     lines.extend(prompt_for("Hi there"))
@@ -97,6 +102,7 @@ def test_what_is_left_after_older_ones_went_is_laid_out_as_if_it_came_alone(seed
         alone = TokenLines(width=lines.width)
         alone.extend(lines.items)
         assert (lines.lines, lines.rows) == (alone.lines, alone.rows)
+        assert counts(lines) == counts(alone)
     assert lines.num_dropped
 
 
@@ -110,8 +116,13 @@ def test_replace_keeps_what_is_laid_out_when_only_numbers_changed() -> None:
     first = lines.items[0]
     assert isinstance(first, Token)
     assert first.logprob_after == -0.5
-    lines.replace([*prompt_for("x"), *tokens])
+    assert counts(lines) == (0, len(tokens), 0)
+    prompt = prompt_for("x")
+    lines.replace([*prompt, Break(label="new segment"), *tokens])
     assert lines.lines is not laid_out
+    assert counts(lines) == (len(prompt), len(tokens), 1)
+    lines.clear()
+    assert counts(lines) == (0, 0, 0)
 
 
 def test_find_reads_over_token_borders_and_wraps() -> None:

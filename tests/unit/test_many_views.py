@@ -239,7 +239,7 @@ async def test_what_one_view_ends_or_the_trainer_forgets_goes_in_all(backend: Fa
     backend.add_session("old", created_at=0)
     async with view(backend) as one, view(backend) as other:
         await one.controller.open_session("s")
-        await one.controller.end_session()
+        await one.controller.end_session(one.controller.state.selected)
         await eventually(lambda: other.state.sessions["s"].ended)
         del backend.session_rows["old"]
         backend.emit("session.forgotten", session_id="old")
