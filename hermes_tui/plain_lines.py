@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from hermes_tui.core.events import Part, TextPart, ToolPart, Turn
+from hermes_tui.core.reasons import in_words
 from hermes_tui.core.rows import (
     EpisodeDetail,
     EpisodeRow,
@@ -17,7 +18,6 @@ from hermes_tui.core.rows import (
 )
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.text import clean, one_line, visible
-from hermes_tui.widgets.turn import REASONS
 
 MAX_RESULT_LINES = 20
 """Lines of a tool's answer that are shown at once; ``/result`` shows all."""
@@ -51,7 +51,7 @@ def episode_words(episode: EpisodeRow) -> str:
     if episode.state == "trained" and episode.step is not None:
         words[0] = f"trained at step {episode.step}"
     elif episode.state == "dropped":
-        reason = REASONS.get(episode.dropped_reason, episode.dropped_reason)
+        reason = in_words(episode.dropped_reason)
         words[0] = f"not trained: {reason or 'dropped'}"
     if episode.reward is not None:
         words.append(f"reward {episode.reward:+g}")
@@ -74,7 +74,7 @@ def turn_words(turn: Turn) -> str:
     if turn.policy_version is not None:
         words.append(f"policy v{turn.policy_version}")
     if turn.untrainable:
-        reasons = (REASONS.get(reason, reason) for reason in dict.fromkeys(turn.untrainable))
+        reasons = (in_words(reason) for reason in dict.fromkeys(turn.untrainable))
         words.append(f"will not be trained: {', '.join(reasons)}")
     return ", ".join(words)
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from hermes_tui.core.collapse import collapse, repeats
+from hermes_tui.core.reasons import in_words
 from hermes_tui.core.rows import CanaryRow, StepRow, TrainerRow
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.text import clean, one_line, shorten
 from hermes_tui.widgets.text import foreign, line, number, signed, sparkline
-from hermes_tui.widgets.turn import REASONS
 
 SPARKS = 24
 """Steps that a sparkline shows."""
@@ -98,7 +98,7 @@ def untrained(view: ViewState) -> Content:
     if not counts:
         return Content.assemble(_name("skipped"), ("nothing: all that was said may train", "dim"))
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    text = " · ".join(f"{count}× {REASONS.get(reason, reason)}" for reason, count in ordered)
+    text = " · ".join(f"{count}× {in_words(reason)}" for reason, count in ordered)
     return Content.assemble(_name("skipped"), line(f"✗ {text}"))
 
 

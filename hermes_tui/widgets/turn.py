@@ -14,26 +14,13 @@ from textual.reactive import var
 from textual.widgets import Static
 
 from hermes_tui.core.events import Part, TextPart, Turn
+from hermes_tui.core.reasons import in_words
 from hermes_tui.core.rows import EpisodeRow
 from hermes_tui.core.text import one_line
 from hermes_tui.widgets.folded import FoldedBlock
 from hermes_tui.widgets.pieces import borders, next_border
 from hermes_tui.widgets.reply import Reply
 from hermes_tui.widgets.text import foreign, signed, state
-
-REASONS = {
-    "no_token_ids": "its upstream gave no tokens",
-    "truncated": "cut off by max_tokens",
-    "client_left": "interrupted",
-    "aux_call": "a call beside the turn",
-    "sampling_mismatch": "sampled in a way that can't be recomputed",
-    "stale": "sampled by weights that are too old",
-    "zero_advantage": "it gave nothing to learn",
-    "engine_error": "the engine failed",
-    "incomplete": "a part of it was lost",
-    "non_finite": "its step gave no finite numbers",
-}
-"""Why something is not trained, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +55,7 @@ def badge(turn: Turn, fate: Fate) -> Content:
 
 
 def _episode_badge(turn: Turn, episode: EpisodeRow, fate: Fate) -> Content:
-    why = ", ".join(REASONS.get(reason, reason) for reason in dict.fromkeys(turn.untrainable))
+    why = ", ".join(in_words(reason) for reason in dict.fromkeys(turn.untrainable))
     score = f"{signed(episode.reward, 1)}"
     match episode.state:
         case "trained" if not why:
@@ -76,7 +63,7 @@ def _episode_badge(turn: Turn, episode: EpisodeRow, fate: Fate) -> Content:
         case "claimed":
             return state("claimed", "in the step that runs") + _dim(f" · {score}")
         case "dropped":
-            reason = REASONS.get(episode.dropped_reason, episode.dropped_reason) or "dropped"
+            reason = in_words(episode.dropped_reason) or "dropped"
             return state("dropped", f"not trained: {reason}")
     if why:
         return state("dropped", f"not trained: {why}")

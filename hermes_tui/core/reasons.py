@@ -1,0 +1,22 @@
+"""Why something is not trained, in words."""
+
+from __future__ import annotations
+
+_WORDS = {
+    "no_token_ids": "its upstream gave no tokens",
+    "truncated": "cut off by max_tokens",
+    "client_left": "interrupted",
+    "aux_call": "a call beside the turn",
+    "sampling_mismatch": "sampled in a way that can't be recomputed",
+    "stale": "sampled by weights that are too old",
+    "zero_advantage": "it gave nothing to learn",
+    "engine_error": "the engine failed",
+    "lost": "lost when the trainer died",
+    "incomplete": "a part of it was lost",
+    "non_finite": "its step gave no finite numbers",
+}
+
+
+def in_words(reason: str) -> str:
+    """Return the trainer's reason in words; one that is not known here, as it is."""
+    return _WORDS.get(reason, reason)
