@@ -38,6 +38,9 @@ TONES = {
 }
 """The theme's colour of each state; the others have the text's own."""
 
+PART = " · "
+"""Stands between the parts of a line."""
+
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -59,6 +62,24 @@ def state(word: str, shown: str = "") -> Content:
         shown: the word to show instead of the state's own.
     """
     return line(f"{GLYPHS.get(word, '·')} {shown or word}", TONES.get(word, ""))
+
+
+def by_parts(content: Content, width: int) -> Content:
+    """Return content broken between the parts that ``·`` sets apart, where one line is too short.
+
+    So no number is parted from its unit while there is room for both.
+
+    Args:
+        content: parts with `` · `` between them.
+        width: cells of a line.
+    """
+    lines: list[Content] = []
+    for part in content.split(PART):
+        if lines and lines[-1].cell_length + len(PART) + part.cell_length <= width:
+            lines[-1] = Content.assemble(lines[-1], (PART, "dim"), part)
+        else:
+            lines.append(part)
+    return Content("\n").join(lines)
 
 
 def sparkline(values: list[float], low: float | None = None, high: float | None = None) -> str:

@@ -20,7 +20,7 @@ from hermes_tui.core.text import one_line
 from hermes_tui.widgets.folded import FoldedBlock
 from hermes_tui.widgets.pieces import borders, next_border
 from hermes_tui.widgets.reply import Reply
-from hermes_tui.widgets.text import foreign, signed, state
+from hermes_tui.widgets.text import PART, by_parts, foreign, signed, state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +80,61 @@ def _dim(text: str) -> Content:
     return Content.styled(text, "dim")
 
 
-def cost(turn: Turn) -> str:
-    """Return what a turn cost: tokens, seconds, tokens per second, version."""
-    parts = [f"{turn.num_tokens} tok"] if turn.num_tokens else []
+def cost(turn: Turn) -> dict[str, str]:
+    """Return what a turn cost, in the order in which it is shown."""
+    parts: dict[str, str] = {}
+    if turn.num_tokens:
+        parts["tokens"] = f"{turn.num_tokens} tok"
     if turn.num_tokens and turn.seconds > 0:
-        parts += [f"{turn.seconds:.1f} s", f"{turn.num_tokens / turn.seconds:.0f} tok/s"]
-    parts += [f"v{turn.policy_version}"] if turn.policy_version is not None else []
-    return " · ".join(parts)
+        parts["time"] = f"{turn.seconds:.1f} s"
+        parts["speed"] = f"{turn.num_tokens / turn.seconds:.0f} tok/s"
+    if turn.policy_version is not None:
+        parts["version"] = f"v{turn.policy_version}"
+    return parts
+
+
+class CostLine(Static):
+    """Who speaks, and what it cost; a narrow one leaves out what can be missed best."""
+
+    WHO = "hermes"
+    SPARED = ("speed", "time", "tokens")
+    """What goes first, and what then."""
+
+    def __init__(self) -> None:
+        super().__init__(classes="who cost")
+        self._cost: dict[str, str] = {}
+
+    def show(self, turn: Turn) -> None:
+        """Show what a turn cost."""
+        if (new := cost(turn)) != self._cost:
+            self._cost = new
+            self.refresh()
+
+    def render(self) -> Content:
+        """Draw as much as there is room for."""
+        parts = dict(self._cost)
+        for spared in self.SPARED:
+            if sum(len(PART + part) for part in parts.values()) <= self.size.width - len(self.WHO):
+                break
+            parts.pop(spared, None)
+        words = "".join(PART + part for part in parts.values())
+        return Content.styled(self.WHO, "bold $text-primary") + _dim(words)
+
+
+class Badge(Static):
+    """What became of a turn, broken between its parts where it is longer than a line."""
+
+    def render(self) -> Content:
+        """Draw it for the room there is."""
+        return self._broken(self.content_size.width)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Return how many lines it takes."""
+        return len(self._broken(width).wrap(width))
+
+    def _broken(self, width: int) -> Content:
+        assert isinstance(self.content, Content)
+        return by_parts(self.content, width)
 
 
 class TurnView(Vertical):
@@ -110,10 +158,10 @@ class TurnView(Vertical):
         """Lay out what is there already."""
         yield Static(_dim("you"), classes="who you")
         yield Static(foreign(self.turn.user_text), classes="said")
-        yield Static(classes="who cost")
+        yield CostLine()
         for part in self.turn.parts:
             yield from self._new_part(part)
-        yield Static(classes="badge")
+        yield Badge(Content(), classes="badge")
 
     def on_mount(self) -> None:
         """Show cost and badge."""
@@ -161,15 +209,11 @@ class TurnView(Vertical):
         await reply.grow(text)
 
     def _sync_lines(self) -> None:
-        line = cost(self.turn)
-        who = Content.styled("hermes", "bold $text-primary")
-        self._update(".cost", who + _dim(f" · {line}") if line else who)
-        self._update(".badge", badge(self.turn, self._fate))
-
-    def _update(self, selector: str, content: Content) -> None:
-        widget = self.query_one(selector, Static)
-        if widget.content != content:
-            widget.update(content)
+        self.query_one(CostLine).show(self.turn)
+        line = self.query_one(Badge)
+        content = badge(self.turn, self._fate)
+        if line.content != content:
+            line.update(content)
 
     def fold(self, folded: bool) -> None:
         """Hide or show what tools were given and answered."""

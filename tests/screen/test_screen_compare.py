@@ -9,6 +9,7 @@ import pytest
 from fakes.backend import FakeBackend
 from fakes.screen import NARROW, WIDE, main, make_app, notices, running, until
 from textual.pilot import Pilot
+from textual.widget import Widget
 from textual.widgets import Static
 
 from hermes_tui.actions import ACTIONS
@@ -21,6 +22,7 @@ from hermes_tui.widgets.asked import AskedBar
 from hermes_tui.widgets.prompt import Prompt
 from hermes_tui.widgets.reply import Reply
 from hermes_tui.widgets.sibling import SiblingView
+from hermes_tui.widgets.turn import Badge, CostLine, TurnView
 from hermes_tui_services.updates import ApprovalRequested
 
 
@@ -142,6 +144,32 @@ async def test_many_replies_get_rows_of_readable_columns(
         await pilot.pause()
         assert len({view.region.x for view in siblings(app)}) == columns
         assert min(view.size.height for view in siblings(app)) >= 6
+
+
+async def test_what_a_reply_cost_and_became_reads_well_in_a_narrow_column(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app, (110, 40)) as pilot:
+        await compare(pilot, app)
+        await hear(pilot, app)
+        cost = siblings(app)[0].query_one(CostLine)
+        turn = app.screen.query_one(TurnView).turn
+        for seconds, version, shown in (
+            (1.8, 7, "hermes · 11 tok · 1.8 s · v7"),
+            (1234.5, 12_345, "hermes · 11 tok · v12345"),
+            (1234.5, 10**20, "hermes · v100000000000000000000"),
+        ):
+            turn.num_tokens, turn.seconds, turn.policy_version = 11, seconds, version
+            cost.show(turn)
+            await until(pilot, lambda words=shown: drawn(cost) == [words])
+        await pilot.press("2", "enter")
+        await until(pilot, lambda: "scored" in badge(app, 1))
+        lines = drawn(siblings(app)[1].query_one(Badge))
+        assert lines == ["◆ scored +1.0", "u undoes it for 2.0 s"]
+
+
+def drawn(widget: Widget) -> list[str]:
+    """Return the lines that a widget shows."""
+    return [widget.render_line(y).text.strip() for y in range(widget.size.height)]
 
 
 async def test_leaving_ends_nothing_and_g_comes_back(tmp_path: Path) -> None:

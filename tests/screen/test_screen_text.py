@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from textual.content import Content
 
 from hermes_tui.core.text import clean, one_line, shorten, visible
-from hermes_tui.widgets.text import age, duration, foreign, number, signed, size, sparkline
+from hermes_tui.widgets.text import (
+    age,
+    by_parts,
+    duration,
+    foreign,
+    number,
+    signed,
+    size,
+    sparkline,
+)
 
 
 @pytest.mark.parametrize(
@@ -72,3 +82,18 @@ def test_sparklines() -> None:
     assert sparkline([1.0, float("nan"), -1.0], -1.0, 1.0) == "█ ▁"
     assert sparkline([2.0, 2.0]) == "▅▅"
     assert sparkline([float("nan")]) == ""
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (38, ["◆ scored +1.0 · u undoes it for 0.9 s"]),
+        (36, ["◆ scored +1.0", "u undoes it for 0.9 s"]),
+        (21, ["◆ scored +1.0", "u undoes it for 0.9 s"]),
+        (0, ["◆ scored +1.0", "u undoes it for 0.9 s"]),
+    ],
+)
+def test_long_lines_break_between_their_parts(width: int, lines: list[str]) -> None:
+    text = Content("◆ scored +1.0 · u undoes it for 0.9 s")
+    assert by_parts(text, width).plain.split("\n") == lines
+    assert by_parts(Content(), width).plain == ""
