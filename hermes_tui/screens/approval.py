@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Button, Input, Label, Static
+from textual.widgets import Button, Input, Static
 
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.events import ApprovalRequested
@@ -29,6 +30,20 @@ CHOICES = {
 """Key and words of the answers to a command; other answers are numbered."""
 
 
+BUTTON_EDGES = 4
+"""Cells of a button beside its label: its padding, and the gap to the next one."""
+
+
+class Answers(Vertical):
+    """Buttons beside each other, or one below the other where they would not all be seen."""
+
+    def on_resize(self, event: events.Resize) -> None:
+        """See whether they fit."""
+        labels = [Content.from_text(button.label, markup=False) for button in self.query(Button)]
+        needed = sum(label.cell_length + BUTTON_EDGES for label in labels)
+        self.set_class(needed > event.size.width, "-stacked")
+
+
 class ApprovalScreen(ModalScreen[str | None]):
     """Asks one question; escape leaves it open, and silence until the deadline is a no.
 
@@ -41,6 +56,8 @@ class ApprovalScreen(ModalScreen[str | None]):
         Binding("escape", "leave", show=False),
         Binding("left,up", "app.focus_previous", show=False),
         Binding("right,down", "app.focus_next", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("pagedown", "page(1)", show=False),
         *(Binding(key, f"choose('{key}')", show=False) for key, _ in CHOICES.values()),
         *(Binding(str(number), f"choose('{number}')", show=False) for number in range(1, 10)),
     ]
@@ -56,23 +73,23 @@ class ApprovalScreen(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         """Lay out the question and its answers."""
-        with Vertical(classes="dialog"):
-            where = self._controller.state.where(self.request)
-            title = f"The agent asks in {where}" if where else "The agent asks"
-            yield Label(foreign(title, "bold"))
+        free = " -free" if self.request.free else ""
+        with Vertical(classes=f"dialog{free}", id="approval"):
             with VerticalScroll(id="approval-scroll", can_focus=False):
                 yield Static(foreign(self.request.question), id="approval-question")
             if self.request.free:
                 yield Field(placeholder="your answer", compact=True)
-            with Horizontal(classes="buttons"):
+            with Answers(classes="buttons"):
                 for key, choice in self._keys.items():
                     words = CHOICES.get(choice, ("", one_line(choice)))[1]
                     label = Content.assemble((f"{key} ", "dim"), foreign(words))
                     yield Button(label, id=f"choice-{key}", compact=True)
-            yield Static(id="approval-left")
 
     def on_mount(self) -> None:
-        """Count down; the enter key alone allows nothing."""
+        """Say where it is asked, and count down; the enter key alone allows nothing."""
+        where = self._controller.state.where(self.request)
+        title = f"The agent asks in {where}" if where else "The agent asks"
+        self.query_one("#approval").border_title = foreign(title, "bold")
         if not self.request.free:
             self.query(Button).last().focus()
         self._tick()
@@ -86,8 +103,12 @@ class ApprovalScreen(ModalScreen[str | None]):
             return
         left = seconds_left(self.request, self._controller.clock())
         silence = f"no answer within {left} is a no · " if left else ""
-        text = f"{silence}escape decides later"
-        self.query_one("#approval-left", Static).update(Content.styled(text, "dim"))
+        self.query_one("#approval").border_subtitle = f"{silence}escape decides later"
+
+    def action_page(self, pages: int) -> None:
+        """Read on in the question, or back."""
+        scroll = self.query_one("#approval-scroll")
+        scroll.scroll_relative(y=pages * scroll.size.height, animate=False)
 
     def action_choose(self, key: str) -> None:
         """Answer by a choice's key."""
@@ -99,9 +120,11 @@ class ApprovalScreen(ModalScreen[str | None]):
         self.action_choose((event.button.id or "").removeprefix("choice-"))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Answer in words."""
-        if event.value.strip():
-            self.dismiss(event.value.strip())
+        """Answer in words, or by a choice's number."""
+        words = event.value.strip()
+        if words:
+            chosen = words if words in self.request.choices else self._keys.get(words, words)
+            self.dismiss(chosen)
 
     def action_leave(self) -> None:
         """Give no answer yet."""

@@ -15,10 +15,11 @@ async def act_in_order(field: Widget, event: events.Key) -> None:
     the wrong one.
     """
     active = field.screen.active_bindings.get(event.key)
-    if active and active.node is field and active.enabled and not event.is_printable:
+    if not active or active.node is not field or not active.enabled or event.is_printable:
+        return
+    if await field.app.run_action(active.binding.action, default_namespace=field):
         event.prevent_default()
         event.stop()
-        await field.app.run_action(active.binding.action, default_namespace=field)
 
 
 class Field(Input):

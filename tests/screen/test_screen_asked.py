@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from fakes.backend import FakeBackend
-from fakes.screen import NARROW, badges, main, make_app, notices, prompt, running, say, until
-from textual.widgets import Button, Input, Static
+from fakes.screen import NARROW, WIDE, badges, main, make_app, notices, prompt, running, say, until
+from textual.widgets import Button, Input
 
 from hermes_tui.app import HermesTui
-from hermes_tui.screens.approval import ApprovalScreen
+from hermes_tui.screens.approval import Answers, ApprovalScreen
 from hermes_tui.widgets.asked import AskedBar
 from hermes_tui_services.updates import ApprovalRequested
 
@@ -90,8 +91,8 @@ async def test_the_seconds_run_out_into_a_no(tmp_path: Path) -> None:
         await pilot.press("ctrl+o")
         await until(pilot, lambda: isinstance(app.screen, ApprovalScreen))
         backend.clock.now += 15
-        left = app.screen.query_one("#approval-left", Static)
-        await until(pilot, lambda: "within 45 s is a no" in str(left.render()))
+        dialog = app.screen.query_one("#approval")
+        await until(pilot, lambda: "within 45 s is a no" in (dialog.border_subtitle or ""))
         backend.clock.now += 50
         await until(pilot, lambda: not isinstance(app.screen, ApprovalScreen))
         await until(pilot, lambda: not bar(app).display)
@@ -116,7 +117,11 @@ async def test_a_clarifying_question_takes_words_or_a_suggestion(tmp_path: Path)
     question = ApprovalRequested(
         approval_id="a2", kind="clarify", description="Which Ada?", choices=("Lovelace",)
     )
-    for press, answer in ((["m", "e", "enter"], "me"), (["tab", "enter"], "Lovelace")):
+    for press, answer in (
+        (["m", "e", "enter"], "me"),
+        (["tab", "enter"], "Lovelace"),
+        (["1", "enter"], "Lovelace"),
+    ):
         app, backend = asking(tmp_path, question)
         async with running(app) as pilot:
             await say(pilot)
@@ -134,3 +139,55 @@ async def test_without_a_question_the_key_says_so(tmp_path: Path) -> None:
     async with running(app) as pilot:
         await pilot.press("ctrl+o")
         await until(pilot, lambda: "the agent asks nothing now" in notices(app))
+
+
+CHOICES = (
+    *(f"the Ada number {i} of whom I have read in a book of the year 18" for i in range(1, 4)),
+    "埃达·洛芙莱斯，英国数学家，为分析机写下了第一个算法，并预见到计算机不止于计算，还能作曲、绘画与写作的那位",
+    "none of them; [/INST] stop here, and ask me again tomorrow mor",
+    "all of them, one after the other, each in a file of her own, y",
+)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW, (60, 20)], ids=str)
+@pytest.mark.parametrize("by", ["key", "mouse"])
+async def test_many_long_answers_can_all_be_read_and_given(
+    tmp_path: Path, size: tuple[int, int], by: str
+) -> None:
+    question = ApprovalRequested(
+        approval_id="a3",
+        kind="clarify",
+        description="\n".join(f"line {i} of a long question" for i in range(40)),
+        choices=CHOICES,
+        expires_at=1_060.0,
+    )
+    app, backend = asking(tmp_path, question)
+    async with running(app, size) as pilot:
+        await say(pilot)
+        await until(pilot, lambda: bar(app).display)
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(app.focused, Input))
+        dialog = app.screen.query_one("#approval")
+        assert dialog.region in app.screen.region
+        assert "within 60 s is a no" in str(dialog.border_subtitle)
+        asked = app.screen.query_one("#approval-scroll")
+        await pilot.press(*["pagedown"] * 20)
+        await until(pilot, lambda: asked.scroll_y == asked.max_scroll_y > 0)
+        buttons = list(app.screen.query(Button))
+        answers = app.screen.query_one(Answers)
+        for button, choice in zip(buttons, CHOICES, strict=True):
+            await pilot.press("down" if by == "key" else "tab")
+            await until(pilot, lambda b=button: app.focused is b)
+            await until(pilot, lambda b=button: b.region in answers.region, "all of the button")
+            assert drawn(button).endswith(choice.replace(" ", ""))
+        if by == "key":
+            await pilot.press("shift+tab", "enter")
+        else:
+            await pilot.click(buttons[4])
+        await until(pilot, lambda: ("approve", "sess-1", "a3", CHOICES[4]) in backend.calls)
+
+
+def drawn(button: Button) -> str:
+    """Return what a button shows, without blanks."""
+    lines = [button.render_line(y).text for y in range(button.size.height)]
+    return "".join("".join(lines).split())

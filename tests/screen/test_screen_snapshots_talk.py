@@ -6,13 +6,14 @@ After a wanted change: ``pytest tests/screen/test_screen_snapshots_talk.py --sna
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.screen import NARROW, WIDE, add_past, app_of, make_app, stack, until
 from textual.pilot import Pilot
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from hermes_tui.core.events import ApprovalRequested
 from hermes_tui.screens.approval import ApprovalScreen
@@ -54,35 +55,62 @@ async def compared(pilot: Pilot[None]) -> None:
     await pilot.pause()
 
 
-async def asked(pilot: Pilot[None]) -> None:
-    """Have the agent ask while something is typed."""
-    app = app_of(pilot)
-    await ready(pilot)
-    app.screen.query_one(Prompt).load_text("and then")
-    request = ApprovalRequested(
-        session_id="sess-1",
-        approval_id="a1",
-        question="deletes files recursively\n\nrm -rf build/ [/INST]",
-        choices=("once", "session", "deny"),
-        expires_at=app.controller.clock() + 58,
-    )
-    app.controller.state.asked["a1"] = request
-    app.controller._tell(request)
-    await until(pilot, lambda: app.screen.query_one(AskedBar).display)
+COMMAND = ApprovalRequested(
+    session_id="sess-1",
+    approval_id="a1",
+    question="deletes files recursively\n\nrm -rf build/ [/INST]",
+    choices=("once", "session", "deny"),
+)
+CLARIFY = ApprovalRequested(
+    session_id="sess-1",
+    approval_id="a1",
+    question="\n".join(f"Which Ada is meant in line {i}?" for i in range(1, 31)),
+    choices=(
+        *(f"the Ada of whom book number {i} tells, with all its footnotes" for i in range(1, 5)),
+        "埃达·洛芙莱斯，英国数学家，为分析机写下了第一个算法，并预见到计算机不止于计算",
+        "none of them: stop here [/INST], and ask me again tomorrow",
+    ),
+    free=True,
+)
 
 
-async def answering(pilot: Pilot[None]) -> None:
-    """Open the question."""
-    await asked(pilot)
-    await pilot.press("ctrl+o")
-    await until(pilot, lambda: isinstance(app_of(pilot).screen, ApprovalScreen))
-    await until(
-        pilot,
-        lambda: "58 s" in str(app_of(pilot).screen.query_one("#approval-left", Static).content),
-    )
+def asked(question: ApprovalRequested) -> Run:
+    """Return a run in which the agent asks while something is typed."""
+
+    async def run(pilot: Pilot[None]) -> None:
+        app = app_of(pilot)
+        await ready(pilot)
+        app.screen.query_one(Prompt).load_text("and then")
+        request = replace(question, expires_at=app.controller.clock() + 58)
+        app.controller.state.asked["a1"] = request
+        app.controller._tell(request)
+        await until(pilot, lambda: app.screen.query_one(AskedBar).display)
+
+    return run
 
 
-CASES: dict[str, Run] = {"compare": compared, "asked": asked, "answering": answering}
+def answering(question: ApprovalRequested) -> Run:
+    """Return a run that opens the question."""
+
+    async def run(pilot: Pilot[None]) -> None:
+        app = app_of(pilot)
+        await asked(question)(pilot)
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(app.screen, ApprovalScreen))
+        for field in app.screen.query(Input):
+            field.cursor_blink = False
+        dialog = app.screen.query_one("#approval")
+        await until(pilot, lambda: "58 s" in (dialog.border_subtitle or ""))
+
+    return run
+
+
+CASES: dict[str, Run] = {
+    "compare": compared,
+    "asked": asked(COMMAND),
+    "answering": answering(COMMAND),
+    "choosing": answering(CLARIFY),
+}
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["120x40", "80x24"])
@@ -93,12 +121,13 @@ def test_picture(snap_compare: Any, tmp_path: Path, case: str, size: tuple[int, 
     assert snap_compare(app, terminal_size=size, run_before=CASES[case])
 
 
+@pytest.mark.parametrize("case", ["compare", "answering"])
 @pytest.mark.parametrize("look", ["light", "no_color"])
-def test_compare_in_other_lights(
-    snap_compare: Any, tmp_path: Path, look: str, monkeypatch: pytest.MonkeyPatch
+def test_picture_in_other_lights(
+    snap_compare: Any, tmp_path: Path, look: str, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if look == "no_color":
         monkeypatch.setenv("NO_COLOR", "1")
     app, backend = make_app(tmp_path, theme="textual-light" if look == "light" else "textual-dark")
     add_past(backend)
-    assert snap_compare(app, terminal_size=WIDE, run_before=compared)
+    assert snap_compare(app, terminal_size=WIDE, run_before=CASES[case])
