@@ -93,6 +93,8 @@ class StartScreen(Screen[None]):
         lead = "starting agent, model and trainer" if states else "looking for a stack"
         if states & _ENDING:
             lead = "that did not work: what was started stops again"
+        if self._failure:
+            lead = "that did not work"
         seconds = f" · {now - self._began:.0f} s"
         self.query_one("#start-lead", Static).update(Content.styled(lead + seconds, "dim"))
         rows = [self._row(entry, now) for entry in self._entries.values()]

@@ -85,6 +85,7 @@ class FakeBackend:
         self.hold: int | None = None
         self.gate = asyncio.Event()
         self.start_gate: asyncio.Event | None = None
+        self.stop_gate: asyncio.Event | None = None
         self.run_dir = "/run"
         self.start_error = ""
         self.refuse = ""
@@ -274,6 +275,8 @@ class FakeBackend:
 
     async def shutdown(self) -> None:
         self._called("shutdown")
+        if self.stop_gate:
+            await self.stop_gate.wait()
 
     async def sessions(self) -> list[SessionRow]:
         return list(self.session_rows.values())

@@ -5,6 +5,7 @@ After a wanted change: ``pytest tests/screen/test_screen_snapshots.py --snapshot
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +26,12 @@ from fakes.screen import (
     until,
 )
 from textual.pilot import Pilot
+from textual.widgets import Input, OptionList, Static
 
-from hermes_tui.core.rows import CanaryRow, Token
+from hermes_tui.core.rows import CanaryRow, Stage, Token
 from hermes_tui.screens.main import MainScreen
+from hermes_tui.screens.start import StartScreen
+from hermes_tui.screens.stopping import StoppingScreen
 from hermes_tui.widgets.system import SystemPane
 
 LOG_LINES = 40
@@ -101,6 +105,53 @@ def pressed(*keys: str) -> Run:
     return run
 
 
+def still_field(*keys: str) -> Run:
+    """Return a run that presses keys after the conversation, and holds the field's cursor still."""
+
+    async def run(pilot: Pilot[None]) -> None:
+        await pressed(*keys)(pilot)
+        app = app_of(pilot)
+        await until(pilot, lambda: isinstance(app.focused, Input), "the field")
+        assert isinstance(app.focused, Input)
+        app.focused.cursor_blink = False
+        await pilot.pause()
+
+    return run
+
+
+async def palette(pilot: Pilot[None]) -> None:
+    """Show what the palette offers for a word."""
+    await still_field("escape", "ctrl+p", *"roll")(pilot)
+    app = app_of(pilot)
+    found = app.screen.query_one(OptionList)
+    await until(pilot, lambda: found.highlighted == 0, "what was found")
+
+
+async def stopping(pilot: Pilot[None]) -> None:
+    """Stop a stack that takes its time."""
+    await pressed("ctrl+q", "s")(pilot)
+    await until(pilot, lambda: isinstance(app_of(pilot).screen, StoppingScreen))
+
+
+async def starting(pilot: Pilot[None]) -> None:
+    """Show processes that start."""
+    app = app_of(pilot)
+    await until(pilot, lambda: isinstance(app.screen, StartScreen))
+    stages = app.screen.query_one("#start-stages", Static)
+    await until(pilot, lambda: "loading weights" in str(stages.content))
+
+
+async def start_failed(pilot: Pilot[None]) -> None:
+    """Show a start that came to nothing."""
+    await starting(pilot)
+    app = app_of(pilot)
+    assert isinstance(app.screen, StartScreen)
+    app.screen.report(Stage(process="trainer", state="failed", text="no model in [/models]"))
+    app.screen.report(Stage(process="router", state="stopped"))
+    app.screen.fail("trainer: no model in [/models]; run `hermes-tui setup`")
+    await pilot.pause()
+
+
 def settled(*keys: str) -> Run:
     """Return a run that presses keys, and waits for the machine and the log."""
 
@@ -124,7 +175,12 @@ CASES: dict[str, Run] = {
     "training": pressed("escape", "l"),
     "help": pressed("f1"),
     "quit": pressed("ctrl+q"),
-    "reward": pressed("f2"),
+    "reward": still_field("f2"),
+    "find": still_field("escape", "/", *"Ada"),
+    "palette": palette,
+    "stopping": stopping,
+    "starting": starting,
+    "start-failed": start_failed,
 }
 
 
@@ -153,10 +209,16 @@ def test_picture(snap_compare: Any, tmp_path: Path, case: str, size: tuple[int, 
     app, backend = make_app(tmp_path)
     if case != "welcome":
         past(backend)
+    backend.stop_gate = asyncio.Event()
+    if case.startswith("start"):
+        backend.start_gate = asyncio.Event()
     assert snap_compare(app, terminal_size=size, run_before=CASES[case])
 
 
-@pytest.mark.parametrize("case", ["looked", "training", "system"])
+LIT = ("looked", "training", "system", "quit", "reward", "restart", "help", "palette")
+
+
+@pytest.mark.parametrize("case", LIT)
 @pytest.mark.parametrize("look", ["light", "no_color"])
 def test_picture_in_other_lights(
     snap_compare: Any, tmp_path: Path, look: str, case: str, monkeypatch: pytest.MonkeyPatch
