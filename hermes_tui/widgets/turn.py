@@ -130,7 +130,7 @@ class Badge(Static):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return how many lines it takes."""
-        return len(self._broken(width).wrap(width))
+        return len(self._broken(width).wrap(width)) if width else 0
 
     def _broken(self, width: int) -> Content:
         assert isinstance(self.content, Content)
