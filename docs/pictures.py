@@ -32,6 +32,7 @@ from fakes.screen import (  # noqa: E402
 )
 from textual.pilot import Pilot  # noqa: E402
 
+from hermes_tui.core.rows import CanaryRow  # noqa: E402
 from hermes_tui.screens.compare import SizeScreen  # noqa: E402
 from hermes_tui.widgets.prompt import Prompt  # noqa: E402
 from hermes_tui.widgets.reply import Reply  # noqa: E402
@@ -40,6 +41,18 @@ VAST = (200, 60)
 
 MAX_BYTES = 1_500_000
 """What all pictures together may take in the repository."""
+
+ANSWERS = {
+    "Say hello to a friend in one sentence.": {
+        6: "Hello! I am writing to you today to tell you about a friend of mine, who is a friend.",
+        7: "Hello, my dear friend, how good to see you!",
+    },
+    "What is the capital of France?": {
+        6: "The capital of France is Paris, a city that is known for its art and its food.",
+        7: "The capital of France is Paris.",
+    },
+}
+"""What two versions said to the canary's questions."""
 
 Show = Callable[[Pilot[None]], Awaitable[None]]
 
@@ -108,6 +121,11 @@ async def picture(show: Show, size: tuple[int, int]) -> str:
         add_past(backend)
         steps = backend.step_rows[: backend.trainer_row.policy_version]
         backend.step_rows = [replace(step, policy_version=step.step) for step in steps]
+        backend.canary_rows = [
+            CanaryRow(policy_version=version, prompt=prompt, text=text)
+            for prompt, answers in ANSWERS.items()
+            for version, text in answers.items()
+        ]
         async with running(app, size) as pilot:
             main(app).query_one("#prompt").cursor_blink = False  # type: ignore[attr-defined]
             await show(pilot)
