@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from fakes.apis import CALL, SCHEMA, error_of, recorded
 from fakes.engine import END, Script, byte_tokenizer, encode, says
-from fakes.inference import Gateway, running_gateway, sse_data
+from fakes.inference import Gateway, sse_data
 
 ARGUMENTS = '{"b": 1, "a": "é"}'
 RESPONSES_TOOL: Any = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}
 USER_HI = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-
-
-@pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
-    async with running_gateway(tmp_path, port=0) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-async def session(gateway: Gateway) -> tuple[str, str]:
-    return await gateway.session()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import math
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,6 @@ TOOL = {
     "function": {"name": "look", "parameters": {"type": "object", "properties": {}}},
 }
 CALL = '<tool_call>\n{"name": "look",  "arguments": {"b":1, "a": "é"}}\n</tool_call>'
-
-
-@pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
-    async with running_gateway(tmp_path, port=0) as gateway:
-        yield gateway
 
 
 def deltas(text: str, key: str = "content") -> list[str]:

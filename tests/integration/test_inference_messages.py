@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
 import pytest
 from fakes.apis import CALL, SCHEMA, error_of, recorded
 from fakes.engine import Script, encode, says
-from fakes.inference import Gateway, running_gateway
+from fakes.inference import Gateway
 
 MESSAGES_TOOL: Any = {"name": "look", "description": "Looks.", "input_schema": SCHEMA}
 USER_HI = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-
-
-@pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
-    async with running_gateway(tmp_path, port=0) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-async def session(gateway: Gateway) -> tuple[str, str]:
-    return await gateway.session()
 
 
 @pytest.fixture

@@ -9,7 +9,14 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from hermes_tui_training.gateway.requests import Neutral, Plan, bad, plan, require_neutral
+from hermes_tui_training.gateway.requests import (
+    Neutral,
+    Plan,
+    bad,
+    plan,
+    require_neutral,
+    text_of,
+)
 from hermes_tui_training.protocol import Body, ChatRequest
 
 _NEUTRAL: Neutral = {
@@ -131,13 +138,13 @@ def _assistant(content: Sequence[Mapping[str, Any]], where: str) -> dict[str, An
         at = f"{where}[{index}]"
         match block.get("type"):
             case "text":
-                texts.append(_string(block, "text", at))
+                texts.append(text_of(block, "text", at))
             case "thinking":
-                thoughts.append(_string(block, "thinking", at))
+                thoughts.append(text_of(block, "thinking", at))
             case "tool_use":
                 arguments = json.dumps(block.get("input", {}), ensure_ascii=False)
-                function = {"name": _string(block, "name", at), "arguments": arguments}
-                call_id = _string(block, "id", at)
+                function = {"name": text_of(block, "name", at), "arguments": arguments}
+                call_id = text_of(block, "id", at)
                 calls.append({"id": call_id, "type": "function", "function": function})
             case kind:
                 raise bad(at, f"is {kind!r}, which is not supported")
@@ -158,9 +165,9 @@ def _others(role: str, content: Sequence[Mapping[str, Any]], where: str) -> list
         elif kind != "text":
             raise bad(at, f"is {kind!r}, which is not supported")
         elif messages and messages[-1]["role"] == role:
-            messages[-1]["content"] += f"\n\n{_string(block, 'text', at)}"
+            messages[-1]["content"] += f"\n\n{text_of(block, 'text', at)}"
         else:
-            messages.append({"role": role, "content": _string(block, "text", at)})
+            messages.append({"role": role, "content": text_of(block, "text", at)})
     return messages or [{"role": role, "content": ""}]
 
 
@@ -169,15 +176,8 @@ def _result(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     text = _text(block.get("content") or "", f"{where}.content")
     if block.get("is_error"):
         text = f"Error: {text}"
-    call_id = _string(block, "tool_use_id", where)
+    call_id = text_of(block, "tool_use_id", where)
     return {"role": "tool", "tool_call_id": call_id, "content": text}
-
-
-def _string(block: Mapping[str, Any], key: str, where: str) -> str:
-    value = block.get(key)
-    if not isinstance(value, str):
-        raise bad(f"{where}.{key}", "must be a text")
-    return value
 
 
 def _text(content: Any, where: str) -> str:
@@ -191,5 +191,5 @@ def _text(content: Any, where: str) -> str:
         kind = block.get("type") if isinstance(block, Mapping) else type(block).__name__
         if kind != "text":
             raise bad(f"{where}[{index}]", f"is {kind!r}; only text blocks are supported")
-        texts.append(_string(block, "text", f"{where}[{index}]"))
+        texts.append(text_of(block, "text", f"{where}[{index}]"))
     return "\n\n".join(texts)

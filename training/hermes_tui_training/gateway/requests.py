@@ -124,6 +124,17 @@ def bad(param: str, what: str) -> ApiError:
     return ApiError(400, f"'{param}' {what}.", param=param)
 
 
+def text_of(item: Mapping[str, Any], key: str, where: str) -> str:
+    """Return a field of a part of the request that must be a text; ``where`` names the part.
+
+    Raises: ApiError: 400.
+    """
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise bad(f"{where}.{key}", "must be a text")
+    return value
+
+
 def require_neutral(body: BaseModel, fields: Neutral) -> None:
     """Refuse values that cannot be honoured; null asks for nothing.
 

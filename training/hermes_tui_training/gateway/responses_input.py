@@ -8,7 +8,14 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from hermes_tui_training.gateway.requests import Neutral, Plan, bad, plan, require_neutral
+from hermes_tui_training.gateway.requests import (
+    Neutral,
+    Plan,
+    bad,
+    plan,
+    require_neutral,
+    text_of,
+)
 from hermes_tui_training.protocol import Body, ChatRequest
 
 _NEUTRAL: Neutral = {
@@ -144,7 +151,7 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) ->
         messages.append({"role": item["role"], "content": text})
     elif kind == "function_call_output":
         text = _text(item.get("output"), f"{where}.output")
-        call_id = _string(item, "call_id", where)
+        call_id = text_of(item, "call_id", where)
         messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
     elif kind == "message":
         said = _assistant(messages)
@@ -154,8 +161,8 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) ->
         said = _assistant(messages)
         said["reasoning_content"] = said.get("reasoning_content", "") + thought
     elif kind == "function_call":
-        function = {key: _string(item, key, where) for key in ("name", "arguments")}
-        call_id = _string(item, "call_id", where)
+        function = {key: text_of(item, key, where) for key in ("name", "arguments")}
+        call_id = text_of(item, "call_id", where)
         call = {"id": call_id, "type": "function", "function": function}
         _assistant(messages).setdefault("tool_calls", []).append(call)
     else:
@@ -167,13 +174,6 @@ def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
-
-
-def _string(item: Mapping[str, Any], key: str, where: str) -> str:
-    value = item.get(key)
-    if not isinstance(value, str):
-        raise bad(f"{where}.{key}", "must be a text")
-    return value
 
 
 def _text(content: Any, where: str) -> str:
@@ -189,4 +189,4 @@ def _part(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     if kind not in _TEXT_PARTS:
         raise bad(where, f"is {kind!r}; only text parts are supported")
-    return _string(part, "text", where)
+    return text_of(part, "text", where)
