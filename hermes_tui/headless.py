@@ -31,7 +31,8 @@ from hermes_tui.core.errors import (
 from hermes_tui.core.logs import configure_supervisor_logging
 from hermes_tui.core.paths import RunDir
 from hermes_tui.core.secrets import ensure_keys
-from hermes_tui.supervisor.control import SUPERVISOR, ControlApi, ControlServer
+from hermes_tui.core.status import SUPERVISOR
+from hermes_tui.supervisor.control import ControlApi, ControlServer
 from hermes_tui.supervisor.events import EventLog
 from hermes_tui.supervisor.lock import hold_lock
 from hermes_tui.supervisor.specs import StackPlan

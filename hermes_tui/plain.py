@@ -31,6 +31,7 @@ from hermes_tui.core.events import (
 from hermes_tui.core.logs import tail_lines
 from hermes_tui.core.paths import RunDir
 from hermes_tui.core.rows import EpisodeDetail
+from hermes_tui.core.status import SUPERVISOR
 from hermes_tui.core.text import clean, one_line
 from hermes_tui.plain_commands import BY_WORD, COMMANDS, Usage, called, place
 from hermes_tui.plain_compare import PlainComparison
@@ -39,9 +40,6 @@ from hermes_tui_services.errors import HermesTuiError
 
 NUM_LOG_LINES = 20
 """Lines that ``/logs`` shows when it is not told how many."""
-
-SUPERVISOR = "supervisor"
-"""The process whose log ``/logs`` shows without a name."""
 
 NUM_TOKENS = 40
 """Tokens that ``/tokens`` shows when it is not told how many."""

@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
+SUPERVISOR = "supervisor"
+"""Name of the process that owns the others: of its log, its run file, its samples."""
+
 
 class ProcessState(StrEnum):
     """Where a process is in its life."""

@@ -11,6 +11,7 @@ from hermes_tui import messages
 from hermes_tui.actions import BY_ID, PANES
 from hermes_tui.core.compare import Comparison
 from hermes_tui.core.controller import Controller
+from hermes_tui.core.status import SUPERVISOR
 from hermes_tui.core.text import clean, one_line
 from hermes_tui.keys import bindings
 from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
@@ -22,7 +23,6 @@ from hermes_tui.widgets.logs import LogsPane
 from hermes_tui.widgets.panes import Acts
 from hermes_tui.widgets.prompt import Prompt
 from hermes_tui.widgets.sessions import SessionsPane
-from hermes_tui.widgets.system import SUPERVISOR
 from hermes_tui.widgets.tokens import TokensPane
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ from hermes_tui.core.events import (
     TurnsLoaded,
 )
 from hermes_tui.core.state import ViewState
+from hermes_tui.core.status import SUPERVISOR
 from hermes_tui.core.text import clean
 from hermes_tui.keys import hints
 from hermes_tui.widgets.asked import AskedBar
@@ -37,7 +38,7 @@ from hermes_tui.widgets.lesson import waits_for
 from hermes_tui.widgets.logs import LogsPane
 from hermes_tui.widgets.prompt import Prompt
 from hermes_tui.widgets.sessions import SessionsPane
-from hermes_tui.widgets.system import SUPERVISOR, SystemPane
+from hermes_tui.widgets.system import SystemPane
 from hermes_tui.widgets.tokens import TokensPane
 from hermes_tui.widgets.training import TrainingPane
 from hermes_tui.widgets.turn import Fate

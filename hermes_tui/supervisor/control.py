@@ -15,15 +15,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hermes_tui.core.logs import follow_lines, tail_lines
-from hermes_tui.core.status import StackStatus
+from hermes_tui.core.status import SUPERVISOR, StackStatus
 from hermes_tui.supervisor.events import EventLog
 from hermes_tui.supervisor.stack import Stack
 from hermes_tui_services.auth import require_key
 from hermes_tui_services.errors import ApiError
 from hermes_tui_services.http import EXCEPTION_HANDLERS, SseResponse, read_body, sse
-
-SUPERVISOR = "supervisor"
-"""Name under which the supervisor's own log is read."""
 
 MAX_TAIL_LINES = 10_000
 _GRACEFUL_S = 1

@@ -15,7 +15,7 @@ from hermes_tui.core.config import Config
 from hermes_tui.core.errors import EXIT_ALREADY_RUNNING, NotRunningError
 from hermes_tui.core.logs import tail_lines
 from hermes_tui.core.paths import RunDir
-from hermes_tui.core.status import ProcessState
+from hermes_tui.core.status import SUPERVISOR, ProcessState
 from hermes_tui.supervisor.lock import lock_owner
 from hermes_tui_services.errors import ServiceError, StackError
 from hermes_tui_services.serving import write_private
@@ -115,7 +115,7 @@ async def _wait_stopping(run_dir: RunDir, config: Config) -> None:
 
 def _spawn(config: Config, run_dir: RunDir) -> subprocess.Popen[bytes]:
     """Start the supervisor in a session of its own; its keys are in a file, not in its argv."""
-    resolved = run_dir.config_file("supervisor")
+    resolved = run_dir.config_file(SUPERVISOR)
     write_private(resolved, config.to_json())
     run_dir.supervisor.unlink(missing_ok=True)
     with open(os.open(run_dir.serve_output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)) as out:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from hermes_tui import __version__
-from hermes_tui.core.status import ProcessState, StackStatus, SystemSample
+from hermes_tui.core.status import SUPERVISOR, ProcessState, StackStatus, SystemSample
 from hermes_tui.core.system import SystemSampler, sample_disk
 from hermes_tui.supervisor.drain import drain
 from hermes_tui.supervisor.events import EventLog
@@ -165,7 +165,7 @@ class Stack:
         with self._sampling:
             if self._sample is None or time.time() - self._sample.at >= SAMPLE_S:
                 pids = {name: process.pid for name, process in list(self._processes.items())}
-                sample = self._sampler.sample({"supervisor": os.getpid(), **pids})
+                sample = self._sampler.sample({SUPERVISOR: os.getpid(), **pids})
                 self._sample = sample.model_copy(
                     update={
                         "disk": sample_disk(

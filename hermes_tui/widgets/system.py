@@ -15,15 +15,12 @@ from textual.widgets import Static
 
 from hermes_tui.core.rows import ProcessRow
 from hermes_tui.core.state import ViewState
-from hermes_tui.core.status import DiskSample, GpuSample, SystemSample
+from hermes_tui.core.status import SUPERVISOR, DiskSample, GpuSample, SystemSample
 from hermes_tui.keys import bindings
 from hermes_tui.messages import LogOpened, RestartWanted
 from hermes_tui.widgets.panes import Acts, titled
 from hermes_tui.widgets.rows_view import Row, RowsView
 from hermes_tui.widgets.text import duration, line, size, sparkline, state
-
-SUPERVISOR = "supervisor"
-"""The root of the tree; its log is read under this name."""
 
 GAUGE_CELLS = 20
 ABOUT_CELLS = 34
