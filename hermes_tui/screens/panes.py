@@ -268,7 +268,11 @@ class PanesScreen(Screen[None]):
             await self.controller.refresh_system()
 
     def _follow_log(self, process: str) -> None:
-        self.run_worker(self.controller.follow_log(process), group="log", exclusive=True)
+        async def follow() -> None:
+            await self.controller.follow_log(process)
+
+        # Not called yet: a second press may cancel the first one's worker before it begins.
+        self.run_worker(follow, group="log", exclusive=True)
 
     def _fate(self, turn: Turn) -> Fate:
         state = self._state

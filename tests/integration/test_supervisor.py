@@ -191,7 +191,7 @@ async def test_a_child_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> N
         assert worker.pid
         os.kill(worker.pid, signal.SIGKILL)
         await until(lambda: not is_alive(grandchild))
-        await until(lambda: worker.state is ProcessState.READY)
+        await until(lambda: int(file.read_text()) != grandchild)  # it was started again
         assert is_alive(int(file.read_text()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 
@@ -277,6 +278,15 @@ async def test_a_restart_is_asked_about_first(tmp_path: Path) -> None:
         await pilot.press("home", "R")
         await until(pilot, lambda: any("supervisor owns" in text for text in notices(app)))
         assert isinstance(app.screen, MainScreen)
+
+
+async def test_of_two_logs_opened_at_once_the_last_is_followed(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        main(app)._follow_log("router")
+        main(app)._follow_log("trainer")
+        gc.collect()  # says if the first was left behind
+        await until(pilot, lambda: app.controller.state.log.process == "trainer")
 
 
 async def test_the_machine_is_looked_at_only_while_it_is_shown(tmp_path: Path) -> None:
