@@ -12,6 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.timer import Timer
+from textual.worker import WorkType
 
 from hermes_tui.actions import PANES, Scope
 from hermes_tui.core.controller import Controller
@@ -272,7 +273,8 @@ class PanesScreen(Screen[None]):
             await self.controller.follow_log(process)
 
         # Not called yet: a second press may cancel the first one's worker before it begins.
-        self.run_worker(follow, group="log", exclusive=True)
+        work: WorkType[None] = follow
+        self.run_worker(work, group="log", exclusive=True)
 
     def _fate(self, turn: Turn) -> Fate:
         state = self._state
