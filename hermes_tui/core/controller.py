@@ -155,6 +155,12 @@ class Controller(Turns):
             self._tell(Notice(text=f"{self._name(episode)}: {reward:+.1f} · {undo}"))
             await self.attempt(self.reread(episode.session_id))
 
+    def seconds_to_undo(self, episode: EpisodeRow | None) -> float:
+        """Return for how long a reward can surely be taken back; 0 for what has none."""
+        if episode is None or episode.state != "scored" or episode.scored_at is None:
+            return 0.0
+        return max(self.grace_s - (self.clock() - episode.scored_at), 0.0)
+
     async def undo(self) -> None:
         """Take back the reward of the selected session's newest judged episode."""
         rows = self.state.episodes_of(self.state.selected)

@@ -9,12 +9,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.events import ApprovalRequested
 from hermes_tui.core.text import one_line
+from hermes_tui.screens.dialogs import Dialog
 from hermes_tui.widgets.asked import seconds_left
 from hermes_tui.widgets.field import Field
 from hermes_tui.widgets.text import foreign
@@ -44,7 +44,7 @@ class Answers(Vertical):
         self.set_class(needed > event.size.width, "-stacked")
 
 
-class ApprovalScreen(ModalScreen[str | None]):
+class ApprovalScreen(Dialog[str | None]):
     """Asks one question; escape leaves it open, and silence until the deadline is a no.
 
     Args:
@@ -53,7 +53,6 @@ class ApprovalScreen(ModalScreen[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", show=False),
         Binding("left,up", "app.focus_previous", show=False),
         Binding("right,down", "app.focus_next", show=False),
         Binding("pageup", "page(-1)", show=False),
@@ -125,7 +124,3 @@ class ApprovalScreen(ModalScreen[str | None]):
         if words:
             chosen = words if words in self.request.choices else self._keys.get(words, words)
             self.dismiss(chosen)
-
-    def action_leave(self) -> None:
-        """Give no answer yet."""
-        self.dismiss(None)

@@ -180,12 +180,9 @@ class CompareScreen(Acts, Screen[None]):
 
     def _fate(self, place: int) -> Fate:
         controller, episode = self.controller, self.comparison.episode(place)
-        left = 0.0
-        if episode and episode.state == "scored" and episode.scored_at is not None:
-            left = controller.grace_s - (controller.clock() - episode.scored_at)
         return Fate(
             episode=episode,
-            seconds_left=max(left, 0.0),
+            seconds_left=controller.seconds_to_undo(episode),
             training=controller.state.info.training,
             waiting=waits_for(controller.state.trainer),
             judged_by=f"{place + 1} picks it",

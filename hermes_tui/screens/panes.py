@@ -279,12 +279,9 @@ class PanesScreen(Screen[None]):
     def _fate(self, turn: Turn) -> Fate:
         state = self._state
         episode = state.episode(turn.episode_id) if turn.episode_id else None
-        left = 0.0
-        if episode and episode.state == "scored" and episode.scored_at is not None:
-            left = self.controller.grace_s - (self.controller.clock() - episode.scored_at)
         return Fate(
             episode=episode,
-            seconds_left=max(left, 0.0),
+            seconds_left=self.controller.seconds_to_undo(episode),
             training=state.info.training,
             waiting=waits_for(state.trainer),
         )
