@@ -234,7 +234,8 @@ def _document_row(keys: Keys, action: Action) -> str:
     shown = " ".join(f"`{key}`" for key in keys.labels(action.id).split()) or "–"
     shown = shown.replace("`…`", "…").replace("|", "\\|")
     where = PANES.get(action.scope, "everywhere")
-    return f"| {shown} | {action.title}. {action.help} | {where} | `{action.id}` |"
+    title = action.title.removesuffix(" …")
+    return f"| {shown} | {title}. {action.help} | {where} | `{action.id}` |"
 
 
 if __name__ == "__main__":
