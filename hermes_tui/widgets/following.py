@@ -101,12 +101,20 @@ class FollowingScroll(VerticalScroll, can_focus=True):
                 self._held = widget, self._place(widget)
 
     def _stay(self, _: Screen[object]) -> None:
-        """Keep what is read where it is, whatever became of what is above it."""
+        """Keep what is read where it is, whatever became of what is above it.
+
+        A layout that scrolls to its end tells nobody (Textual 8.2): what came in sight may sleep.
+        """
         held, place = self._held or (None, 0)
         if held and held.is_attached and not self.following:
             moved = self._place(held) - place
             if moved and held.region:
                 self.scroll_to(y=self.scroll_y + moved, animate=False, immediate=True)
+        if any(reply.asleep and self._is_within(NEAR, reply) for reply in self._replies()):
+            self.settle()
+
+    def _replies(self) -> list[Reply]:
+        return [reply for view in self.views() for reply in view.replies]
 
     def _place(self, widget: TurnView | Reply) -> int:
         """Return at which row of the whole conversation a turn or a reply begins."""
@@ -137,8 +145,7 @@ class FollowingScroll(VerticalScroll, can_focus=True):
         if not seen or self.screen.selections:
             return  # nothing is seen; or what sleeps could not be copied
         async with self._mounting:
-            replies = [reply for view in self.views() for reply in view.replies]
-            near = [reply for reply in replies if reply.asleep and self._is_within(NEAR, reply)]
+            near = [r for r in self._replies() if r.asleep and self._is_within(NEAR, r)]
             for reply in near:
                 await reply.wake()
             if near:

@@ -57,6 +57,16 @@ async def test_a_long_reply_has_paragraphs_only_where_it_is_seen(tmp_path: Path)
         await until(pilot, lambda: numbers(pilot)[-1:] == [399], "the end")
 
 
+async def test_what_sleeps_wakes_wherever_a_layout_brings_it_in_sight(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.reply, backend.logprobs = PARAGRAPHS, [-0.1] * len(PARAGRAPHS)
+    async with running(app) as pilot:
+        await long_reply(pilot)
+        await replies(app)[-1].sleep()
+        await until(pilot, lambda: 399 in numbers(pilot), "the end of the reply")
+        assert not replies(app)[-1].asleep
+
+
 async def test_what_is_read_stays_in_place_while_more_arrives(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
     backend.reply, backend.logprobs = PARAGRAPHS, [-0.1] * len(PARAGRAPHS)
