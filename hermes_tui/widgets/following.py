@@ -141,17 +141,17 @@ class FollowingScroll(VerticalScroll, can_focus=True):
 
     async def _settle(self) -> None:
         self._settling = False
-        seen = self.region
-        if not seen or self.screen.selections:
-            return  # nothing is seen; or what sleeps could not be copied
+        if not self.region:
+            return  # nothing is seen
         async with self._mounting:
             near = [r for r in self._replies() if r.asleep and self._is_within(NEAR, r)]
             for reply in near:
                 await reply.wake()
             if near:
                 self.settle()  # they may take other room than was guessed
-            for view in self.views():
-                await self._let_sleep(view)
+            if not self.screen.selections:  # what sleeps could not be copied
+                for view in self.views():
+                    await self._let_sleep(view)
 
     async def _let_sleep(self, view: TurnView) -> None:
         before: Reply | None = None

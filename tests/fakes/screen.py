@@ -22,7 +22,7 @@ from hermes_tui.widgets.tokens import TokensPane, TokenView
 
 WIDE = (120, 40)
 NARROW = (80, 24)
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 def make_app(

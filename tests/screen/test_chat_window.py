@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fakes.screen import app_of, chat, main, make_app, running, say, say_and_hear, until
 from textual.pilot import Pilot
+from textual.selection import SELECT_ALL
 
 from hermes_tui.app import HermesTui
 from hermes_tui.core.events import Turn
@@ -65,6 +66,21 @@ async def test_what_sleeps_wakes_wherever_a_layout_brings_it_in_sight(tmp_path: 
         await replies(app)[-1].sleep()
         await until(pilot, lambda: 399 in numbers(pilot), "the end of the reply")
         assert not replies(app)[-1].asleep
+
+
+async def test_what_is_selected_stays_and_what_sleeps_beside_it_wakes(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.reply, backend.logprobs = PARAGRAPHS, [-0.1] * len(PARAGRAPHS)
+    async with running(app) as pilot:
+        await long_reply(pilot)
+        selected = replies(app)[-1]
+        app.screen.selections = {selected: SELECT_ALL}
+        await pilot.press("escape", "c", "home")
+        await until(pilot, lambda: numbers(pilot)[:1] == [0], "the beginning")
+        assert not selected.asleep
+        app.screen.clear_selection()
+        await pilot.press("pagedown")
+        await until(pilot, lambda: selected.asleep, "sleep")
 
 
 async def test_what_is_read_stays_in_place_while_more_arrives(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The screen over the real stack and the embedded model: talk, judge, new weights, stop."""
+"""The screen over the real stack: talk, judge, new weights, stop; answer what the agent asks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fakes.screen import app_of, badges, main, seen, tokens
+from fakes.screen import app_of, badges, chat, main, seen, tokens
+from fakes.upstream import Asked, Reply, call, say
+from fakes.upstream import running as upstream_running
 from textual.pilot import Pilot
 
 from hermes_tui.app import HermesTui, ScreenSettings
 from hermes_tui.core.config import load_config
 from hermes_tui.core.controller import Controller
 from hermes_tui.remote import RemoteBackend
+from hermes_tui.screens.approval import ApprovalScreen
 from hermes_tui.screens.main import MainScreen
 
 START_S = 300.0
@@ -67,3 +70,44 @@ async def test_talk_judge_learn_stop(tmp_path: Path) -> None:
         await wait(pilot, lambda: app.return_code is not None, STOP_S)
     assert app.return_code == 0
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("key", "stays"), [("d", True), ("o", False)])
+async def test_the_agent_asks_before_it_runs_what_is_dangerous(
+    tmp_path: Path, key: str, stays: bool
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+
+    def script(asked: Asked) -> Reply:
+        if asked.messages[-1]["role"] == "tool":
+            return say("As you say.")
+        return call("terminal", {"command": f"rm -rf {precious}"})
+
+    with upstream_running(script) as upstream:
+        config = load_config(
+            [
+                f'run.dir="{tmp_path / "run"}"',
+                "training.enabled=false",
+                f'upstream.base_url="{upstream.url}"',
+                'services.agent.enabled_toolsets=["terminal"]',
+            ],
+            environ={},
+            cwd=tmp_path,
+        )
+        app = HermesTui(Controller(RemoteBackend(config)), ScreenSettings(folder=tmp_path))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await wait(pilot, lambda: isinstance(app.screen, MainScreen), START_S)
+            await pilot.press(*"Clean", "enter")
+            await wait(pilot, lambda: bool(app.controller.state.questions), TURN_S)
+            assert precious.exists()
+            await pilot.press("ctrl+o")
+            await wait(pilot, lambda: isinstance(app.screen, ApprovalScreen), TURN_S)
+            await pilot.press(key)
+            await wait(pilot, lambda: chat(app).view.turns[-1].state == "completed", TURN_S)
+            assert chat(app).view.turns[-1].text.strip() == "As you say."
+            assert precious.exists() is stays
+            await pilot.press("ctrl+q", "s")
+            await wait(pilot, lambda: app.return_code is not None, STOP_S)
+    assert app.return_code == 0
