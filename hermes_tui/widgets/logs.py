@@ -14,6 +14,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.geometry import Size
 from textual.reactive import reactive
+from textual.screen import Screen
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -82,6 +83,15 @@ class LogView(Acts, ScrollView, can_focus=True):
     def num_shown(self) -> int:
         """How many lines match the filter."""
         return len(self._shown)
+
+    def on_mount(self) -> None:
+        """Learn of each layout."""
+        self.screen.screen_layout_refresh_signal.subscribe(self, self._stay, immediate=True)
+
+    def _stay(self, _: Screen[object]) -> None:
+        """Stay at the end while following: less room, or a scrollbar, puts it out of sight."""
+        if self.following and self.scroll_offset.y < self.max_scroll_y:
+            self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
 
     # What is shown -------------------------------------------------------------------------
 

@@ -345,6 +345,19 @@ async def test_what_is_read_stays_where_it_is(tmp_path: Path) -> None:
         assert view.scroll_offset.y == view.max_scroll_y
 
 
+async def test_the_newest_line_stays_in_sight_when_there_is_less_room(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        view = await opened(pilot, backend)
+        backend.write_log("supervisor", "wide " * 50 + "and newest")  # brings a scrollbar along
+        await until(pilot, lambda: view.show_horizontal_scrollbar)
+        await until(pilot, lambda: view.scroll_offset.y == view.max_scroll_y)
+        await pilot.resize_terminal(120, 30)
+        await until(pilot, lambda: view.scroll_offset.y == view.max_scroll_y)
+        assert any("wide wide" in text for text in screen_lines(pilot))
+        assert view.following
+
+
 async def test_what_is_read_stays_even_when_old_lines_fall_out(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
     async with running(app) as pilot:
