@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -11,9 +10,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
-from textual.css.query import NoMatches
-from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import Static
 
 from hermes_tui import messages
@@ -24,6 +20,7 @@ from hermes_tui.core.events import ApprovalRequested, Change
 from hermes_tui.core.text import one_line
 from hermes_tui.keys import bindings, hints
 from hermes_tui.screens.dialogs import AskScreen
+from hermes_tui.screens.painted import PaintedScreen
 from hermes_tui.widgets.asked import AskedBar
 from hermes_tui.widgets.bars import Hints, NoRoom, clickable
 from hermes_tui.widgets.lesson import waits_for
@@ -35,9 +32,6 @@ from hermes_tui.widgets.turn import Fate
 
 if TYPE_CHECKING:
     from hermes_tui.app import HermesTui
-
-PAINT_S = 1 / 12
-"""What arrives is drawn at most this often."""
 
 TICK_S = 0.2
 """Counted-down seconds move this often."""
@@ -68,9 +62,10 @@ class SizeScreen(AskScreen):
         return "" if well else f"a number from {MIN_SIBLINGS} to {MAX_SIBLINGS}"
 
 
-class CompareScreen(Acts, Screen[None]):
+class CompareScreen(Acts, PaintedScreen):
     """Draws one comparison; leaving it ends nothing."""
 
+    CANVAS = Hints
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("compare", "")]
     AUTO_FOCUS = ""
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
@@ -83,8 +78,6 @@ class CompareScreen(Acts, Screen[None]):
         self.comparison = comparison
         self.shown = 0
         """Place of the reply that is shown where there is room for one."""
-        self._painted_at = 0.0
-        self._paint_timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
         """Lay out the replies, and the prompt until something was said."""
@@ -104,7 +97,7 @@ class CompareScreen(Acts, Screen[None]):
         self.controller.listen(self._on_change)
         self.set_interval(TICK_S, self._tick)
         self._show_prompt(not self.comparison.text)
-        self._paint_soon()
+        self.paint_soon()
 
     def on_unmount(self) -> None:
         """Follow it no longer."""
@@ -113,30 +106,19 @@ class CompareScreen(Acts, Screen[None]):
     # Drawing -------------------------------------------------------------------------------
 
     def _on_change(self, _: Change) -> None:
-        self._paint_soon()
-
-    def _paint_soon(self) -> None:
-        if self._paint_timer is None and self.is_mounted:
-            wait = PAINT_S - (time.monotonic() - self._painted_at)
-            self._paint_timer = self.set_timer(max(wait, 0.001), self._paint)
+        self.paint_soon()
 
     async def _tick(self) -> None:
         counting = any(
             self._fate(place).seconds_left > 0 for place in range(len(self.comparison.turns))
         )
         if counting or self.controller.state.asked:
-            self._paint_soon()
+            self.paint_soon()
 
-    async def _paint(self) -> None:
-        self._painted_at = time.monotonic()
-        self._paint_timer = None
-        try:
-            await self._paint_replies()
-            self._paint_edges()
-        except NoMatches:
-            if self.query(Hints):
-                raise
-            # Without its parts the screen is being taken down: there is nothing to paint on.
+    async def paint(self) -> None:
+        """Show what has changed."""
+        await self._paint_replies()
+        self._paint_edges()
 
     async def _paint_replies(self) -> None:
         comparison = self.comparison
@@ -210,7 +192,7 @@ class CompareScreen(Acts, Screen[None]):
             view.set_class(view.place == place, "-shown")
         if not self.query_one("#prompt-box").display:
             self.query_one(f"#sibling-{place}").focus()
-        self._paint_soon()
+        self.paint_soon()
 
     def _show_prompt(self, wanted: bool) -> None:
         self.query_one("#prompt-box").display = wanted

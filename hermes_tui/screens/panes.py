@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, cast
 
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
-from textual.css.query import NoMatches
-from textual.screen import Screen
 from textual.timer import Timer
 from textual.worker import WorkType
 
@@ -32,6 +29,7 @@ from hermes_tui.core.state import ViewState
 from hermes_tui.core.status import SUPERVISOR
 from hermes_tui.core.text import clean
 from hermes_tui.keys import hints
+from hermes_tui.screens.painted import PaintedScreen
 from hermes_tui.widgets.asked import AskedBar
 from hermes_tui.widgets.bars import Hints, NoRoom, PaneTabs, TopBar
 from hermes_tui.widgets.chat import ChatPane
@@ -46,12 +44,6 @@ from hermes_tui.widgets.turn import Fate
 
 if TYPE_CHECKING:
     from hermes_tui.app import HermesTui
-
-PAINT_S = 1 / 10
-"""What arrives is drawn at most this often."""
-
-PAINT_SHARE = 0.5
-"""Drawing what arrives takes at most this share of the time: the rest is for keys."""
 
 TICK_S = 0.2
 """Counted-down seconds move this often, and only while some are shown."""
@@ -74,9 +66,10 @@ FOCUS: dict[Scope, str] = {
 """The widget of each pane that takes the focus."""
 
 
-class PanesScreen(Screen[None]):
+class PanesScreen(PaintedScreen):
     """Draws the controller's state: sessions, conversation, tokens, lesson and stack."""
 
+    CANVAS = ChatPane
     AUTO_FOCUS = "#prompt"
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  (Textual's own declaration)
         (0, "-narrow"),
@@ -98,9 +91,6 @@ class PanesScreen(Screen[None]):
         self._rows_changed = True
         self._reload_chat = True
         self._log_grew = False
-        self._painted_at = 0.0
-        self._paint_took_s = 0.0
-        self._paint_timer: Timer | None = None
         self._ticks: Timer | None = None
 
     def compose(self) -> ComposeResult:
@@ -130,7 +120,7 @@ class PanesScreen(Screen[None]):
         self._ticks = self.set_interval(TICK_S, self._tick, pause=True)
         self.set_interval(SYSTEM_S, self._look_at_system)
         self.on_descendant_focus()  # a terminal that has no focus itself gives none
-        self._paint_soon()
+        self.paint_soon()
 
     # What arrives --------------------------------------------------------------------------
 
@@ -152,7 +142,7 @@ class PanesScreen(Screen[None]):
                 self._rows_changed = True
             case LogGrew():
                 self._log_grew = True
-        self._paint_soon()
+        self.paint_soon()
 
     def _take(self, change: TokensSampled | EpisodeLoaded) -> None:
         """Queue what concerns the shown episode; pieces of one completion are joined."""
@@ -173,29 +163,8 @@ class PanesScreen(Screen[None]):
         else:
             self._arrived.append(change)
 
-    def _paint_soon(self) -> None:
-        """Paint at once when nothing was painted lately, else when its time has come."""
-        if self._paint_timer is None:
-            pause = max(PAINT_S, self._paint_took_s / PAINT_SHARE)
-            wait = pause - (time.monotonic() - self._painted_at)
-            self._paint_timer = self.set_timer(max(wait, 0.001), self._paint)
-
-    async def _paint(self) -> None:
-        self._painted_at = time.monotonic()
-        self._paint_timer = None
-        try:
-            with self.app.batch_update():  # else what comes first is laid out and drawn alone
-                await self._paint_what_changed()
-        except NoMatches:
-            if self.query(ChatPane):
-                raise
-            # Without its panes the screen is being taken down: there is nothing to paint on.
-        self.call_after_refresh(self._note_painted, self._painted_at)
-
-    def _note_painted(self, began: float) -> None:
-        self._paint_took_s = time.monotonic() - began
-
-    async def _paint_what_changed(self) -> None:
+    async def paint(self) -> None:
+        """Show what has changed."""
         chat = self.query_one(ChatPane)
         changed, self._changed_turns = self._changed_turns, set()
         rows, self._rows_changed = self._rows_changed, False
