@@ -7,6 +7,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
@@ -32,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 REFRESH_S = 0.1
 """Rows are read again this long after the first event that concerns them: events come in bursts."""
+
+BUSY_S = 2.0
+"""While the trainer is at work it is looked at this often: not every end of it is an event."""
 
 LOG_TAIL = 1000
 """Lines of a log that are read back when it is opened."""
@@ -231,7 +235,9 @@ class Follower:
     async def _refresh_when_wanted(self) -> None:
         told = ""
         while True:
-            await self._wanted.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BUSY_S if self.state.trainer.busy else None):
+                    await self._wanted.wait()
             await asyncio.sleep(REFRESH_S)
             self._wanted.clear()
             touched, self._touched = self._touched, set()
@@ -260,13 +266,20 @@ class Follower:
                 self.state.put_episodes(await self._backend.episodes(session_id))
         last = self.state.steps[-1].step if self.state.steps else -1
         self.state.put_steps(await self._backend.steps(last))
-        self.state.trainer = await self._backend.trainer()
+        await self._read_trainer()
         if canaries:
             self.state.canaries = await self._backend.canaries()
         for row in self.state.episodes_of(self.state.selected):
             if row.episode_id in stale:
                 await self._load(row.episode_id)
         self._tell(RowsChanged())
+
+    async def _read_trainer(self) -> None:
+        """Read what the trainer does; of a step that came to nothing nobody may have told."""
+        begun = self.state.step_started_at
+        self.state.trainer = await self._backend.trainer()
+        if not self.state.trainer.busy and self.state.step_started_at == begun:
+            self.state.step_started_at = None
 
     async def _load(self, episode_id: str) -> None:
         detail = await self._backend.episode(episode_id)

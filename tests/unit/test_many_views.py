@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from fakes.backend import FakeBackend, FakeClock, make_tokens
@@ -12,7 +13,7 @@ from fakes.roles import eventually
 
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.events import Change, Notice, Turn
-from hermes_tui.core.rows import StepRow
+from hermes_tui.core.rows import StepRow, TrainerRow
 from hermes_tui_services.errors import ServiceError
 from hermes_tui_services.updates import ApprovalRequested, TurnUpdate
 
@@ -321,3 +322,39 @@ async def test_a_trainer_that_is_away_is_told_once(
         backend.emit("step.started")
         await eventually(lambda: tries >= 3)
         assert one.notices == ["the trainer does not answer"]
+
+
+async def test_a_step_that_came_to_nothing_is_over_once_the_trainer_waits(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_tui.core.follower.BUSY_S", 0.005)
+    async with view(backend) as one:
+        backend.trainer_row = replace(backend.trainer_row, state="training")
+        backend.emit("step.started")
+        await eventually(lambda: one.state.trainer.busy)
+        assert one.state.step_started_at is not None
+        backend.trainer_row = replace(backend.trainer_row, state="waiting")  # no event says so
+        await eventually(lambda: not one.state.trainer.busy)
+        assert one.state.step_started_at is None
+
+
+async def test_a_step_that_began_while_the_trainer_was_read_is_not_taken_for_one_that_ended(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_before = asyncio.Event()
+
+    async def trainer() -> TrainerRow:
+        row = backend.trainer_row
+        await read_before.wait()
+        return row
+
+    async with view(backend) as one:
+        monkeypatch.setattr(backend, "trainer", trainer)
+        reading = asyncio.create_task(one.controller._read_trainer())
+        await asyncio.sleep(0)  # it has its answer, from before the step
+        backend.trainer_row = replace(backend.trainer_row, state="training")
+        backend.emit("step.started")
+        await eventually(lambda: one.state.step_started_at is not None)
+        read_before.set()
+        await reading
+        assert one.state.step_started_at is not None
