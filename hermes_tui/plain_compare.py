@@ -40,7 +40,7 @@ class PlainComparison:
 
         Returns: False when they could not be started.
         """
-        self._comparison = comparison = self._controller.compare(count)
+        self._comparison = comparison = Comparison(self._controller, count)
         if not await comparison.ask(text):
             self._comparison = None
             return False

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
 
-from hermes_tui.core.backend import Backend
+from hermes_tui.core.controller import Controller
 from hermes_tui.core.events import Turn
 from hermes_tui.core.rows import EpisodeRow
-
-if TYPE_CHECKING:
-    from hermes_tui.core.controller import Controller
 
 MIN_SIBLINGS, MAX_SIBLINGS = 2, 9
 """How many replies can be compared: each has a digit key."""
@@ -25,11 +21,10 @@ class Comparison:
 
     Args:
         controller: runs the turns and tells the front end.
-        backend: the stack.
         size: how many siblings.
     """
 
-    def __init__(self, controller: Controller, backend: Backend, size: int) -> None:
+    def __init__(self, controller: Controller, size: int) -> None:
         assert MIN_SIBLINGS <= size <= MAX_SIBLINGS
         self.size = size
         self.text = ""
@@ -39,7 +34,7 @@ class Comparison:
         self.picked: set[int] = set()
         """Places, from 0, of those that are better than the others."""
         self._controller = controller
-        self._backend = backend
+        self._backend = controller.backend
 
     @property
     def num_running(self) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hermes_tui.core.backend import Backend
-from hermes_tui.core.compare import Comparison
 from hermes_tui.core.events import Notice, RowsChanged, Turn, TurnsLoaded
 from hermes_tui.core.rows import EpisodeRow
 from hermes_tui.core.turns import Turns
@@ -69,7 +68,7 @@ class Controller(Turns):
         if not session_id:
             self.say("no session is open: there is nothing to end")
             return
-        if not await self.attempt(self._backend.end_session(session_id)):
+        if not await self.attempt(self.backend.end_session(session_id)):
             return
         title = self.state.title(session_id)
         self._tell(Notice(text=f"ended: {title}; {self.call('session_new')} starts a new session"))
@@ -103,7 +102,7 @@ class Controller(Turns):
         return True
 
     async def _start_session(self, turn: Turn) -> None:
-        session = await self._backend.start_session(TASK_ID)
+        session = await self.backend.start_session(TASK_ID)
         self.state.sessions[session.session_id] = session
         self.state.turns[""].remove(turn)
         turn.session_id = session.session_id
@@ -116,7 +115,7 @@ class Controller(Turns):
     async def interrupt(self) -> None:
         """Stop the turn in flight of the selected session."""
         if turn := self.state.running_turn(self.state.selected):
-            await self.attempt(self._backend.interrupt(turn.session_id))
+            await self.attempt(self.backend.interrupt(turn.session_id))
         else:
             self._tell(Notice(text="nothing to interrupt: the agent does not speak"))
 
@@ -127,17 +126,13 @@ class Controller(Turns):
             return
         path = folder / f"{episode_id}.jsonl"
         try:
-            rows = await self._backend.export(episode_id, path)
+            rows = await self.backend.export(episode_id, path)
         except OSError as error:
             self.say(f"the trajectory is not written: {path}: {error.strerror}", "error")
         except HermesTuiError as error:
             self.say(str(error), "error")
         else:
             self.say(f"{rows} {'sequence' if rows == 1 else 'sequences'} written to {path}")
-
-    def compare(self, size: int) -> Comparison:
-        """Return a comparison of several replies, none of which is asked for yet."""
-        return Comparison(self, self._backend, size)
 
     # Judging -------------------------------------------------------------------------------
 
@@ -150,7 +145,7 @@ class Controller(Turns):
         if not low <= reward <= high:
             text = f"a reward lies between {low:+g} and {high:+g}; {reward:+g} does not"
             self._tell(Notice(text=text, severity="warning"))
-        elif await self.attempt(self._backend.set_reward(episode.episode_id, reward)):
+        elif await self.attempt(self.backend.set_reward(episode.episode_id, reward)):
             undo = f"{self.call('score_undo')} undoes it ({self.grace_s:g} s)"
             self._tell(Notice(text=f"{self._name(episode)}: {reward:+.1f} · {undo}"))
             await self.attempt(self.reread(episode.session_id))
@@ -171,7 +166,7 @@ class Controller(Turns):
             name, step = self._name(judged[-1]), judged[-1].step
             where = f"trained in step {step}" if step is not None else judged[-1].state
             self._tell(Notice(text=f"{name} is {where}: too late to undo", severity="warning"))
-        elif await self.attempt(self._backend.unset_reward(judged[-1].episode_id)):
+        elif await self.attempt(self.backend.unset_reward(judged[-1].episode_id)):
             self._tell(Notice(text=f"{self._name(judged[-1])}: score taken back"))
             await self.attempt(self.reread(judged[-1].session_id))
 
@@ -204,7 +199,7 @@ class Controller(Turns):
 
         Raises: HermesTuiError: something of it would not stop.
         """
-        await self._backend.shutdown()
+        await self.backend.shutdown()
 
     async def toggle_training(self) -> None:
         """Hold training, or let it go on."""
@@ -212,19 +207,19 @@ class Controller(Turns):
 
     async def hold_training(self, held: bool) -> None:
         """Hold training, or let it go on; either may be so already."""
-        if await self.attempt(self._backend.pause_training(held)):
+        if await self.attempt(self.backend.pause_training(held)):
             self._tell(Notice(text="training is held" if held else "training goes on"))
             self._wanted.set()
 
     async def restart(self, process: str) -> None:
         """Restart one process of the stack; returns when it is ready again."""
         self._tell(Notice(text=f"restarting {process} …"))
-        if await self.attempt(self._backend.restart(process)):
+        if await self.attempt(self.backend.restart(process)):
             self._tell(Notice(text=f"{process} is ready again"))
 
     async def roll_back(self, policy_version: int) -> None:
         """Make a kept version's weights current again; returns when they are."""
         self._tell(Notice(text=f"rolling back to version {policy_version} …"))
-        if await self.attempt(self._backend.roll_back(policy_version)):
+        if await self.attempt(self.backend.roll_back(policy_version)):
             self._tell(Notice(text=f"the weights of version {policy_version} serve again"))
             self._wanted.set()

@@ -61,7 +61,7 @@ class Follower:
     def __init__(self, backend: Backend, *, clock: Callable[[], float] = time.time) -> None:
         self.state = ViewState()
         self.clock = clock
-        self._backend = backend
+        self.backend = backend
         self._listeners: list[Callable[[Change], None]] = []
         self._wanted = asyncio.Event()
         self._touched: set[str] = set()
@@ -107,29 +107,29 @@ class Follower:
 
         Raises: HermesTuiError: it could not be started.
         """
-        self.state.info = await self._backend.start(report)
+        self.state.info = await self.backend.start(report)
         await self._read_processes()
         await self._read_sessions()
         if self.state.info.training:
-            self.state.put_episodes(await self._backend.episodes())
-            self.state.put_steps(await self._backend.steps(-1))
-            self.state.trainer = await self._backend.trainer()
-            self.state.canaries = await self._backend.canaries()
+            self.state.put_episodes(await self.backend.episodes())
+            self.state.put_steps(await self.backend.steps(-1))
+            self.state.trainer = await self.backend.trainer()
+            self.state.canaries = await self.backend.canaries()
         self._tell(RowsChanged())
 
     async def watch(self) -> None:
         """Follow the stack's events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow(self._backend.control_events, self._on_control))
+            tasks.create_task(self._follow(self.backend.control_events, self._on_control))
             tasks.create_task(self.attempt(self._name_sessions()))
             if self.state.info.training:
                 self._on_missed()  # between the reading of the rows and the first event
-                tasks.create_task(self._follow(self._backend.learning_events, self._on_learning))
+                tasks.create_task(self._follow(self.backend.learning_events, self._on_learning))
                 tasks.create_task(self._refresh_when_wanted())
 
     async def close(self) -> None:
         """Let go of the stack; it runs on."""
-        await self._backend.close()
+        await self.backend.close()
 
     async def _follow(
         self,
@@ -168,7 +168,7 @@ class Follower:
         await self.attempt(self._read_processes())
 
     async def _read_processes(self) -> None:
-        rows = await self._backend.processes()
+        rows = await self.backend.processes()
         self.state.processes = {row.name: row for row in rows}
         self._tell(RowsChanged())
 
@@ -260,15 +260,15 @@ class Follower:
         if rows or sessions or touched - self.state.sessions.keys():
             await self._read_sessions()
         if rows:
-            self.state.put_episodes(await self._backend.episodes())
+            self.state.put_episodes(await self.backend.episodes())
         else:
             for session_id in touched & self.state.sessions.keys():
-                self.state.put_episodes(await self._backend.episodes(session_id))
+                self.state.put_episodes(await self.backend.episodes(session_id))
         last = self.state.steps[-1].step if self.state.steps else -1
-        self.state.put_steps(await self._backend.steps(last))
+        self.state.put_steps(await self.backend.steps(last))
         await self._read_trainer()
         if canaries:
-            self.state.canaries = await self._backend.canaries()
+            self.state.canaries = await self.backend.canaries()
         for row in self.state.episodes_of(self.state.selected):
             if row.episode_id in stale:
                 await self._load(row.episode_id)
@@ -277,12 +277,12 @@ class Follower:
     async def _read_trainer(self) -> None:
         """Read what the trainer does; of a step that came to nothing nobody may have told."""
         begun = self.state.step_started_at
-        self.state.trainer = await self._backend.trainer()
+        self.state.trainer = await self.backend.trainer()
         if not self.state.trainer.busy and self.state.step_started_at == begun:
             self.state.step_started_at = None
 
     async def _load(self, episode_id: str) -> None:
-        detail = await self._backend.episode(episode_id)
+        detail = await self.backend.episode(episode_id)
         self.state.put_episodes([detail.row])
         self._measure_turns(detail)
         for turn in self._take_turns(detail):
@@ -319,11 +319,11 @@ class Follower:
         """Read a session's turns back; return those that are news."""
         news: list[Turn] = []
         if not self.state.info.training:
-            past = kept_turns(session_id, await self._backend.past_turns(session_id))
+            past = kept_turns(session_id, await self.backend.past_turns(session_id))
             news += self.state.put_turns(session_id, past)
         for row in self.state.episodes_of(session_id)[-HISTORY_EPISODES:]:
             if row.episode_id not in self._read_episodes:
-                news += self._take_turns(await self._backend.episode(row.episode_id))
+                news += self._take_turns(await self.backend.episode(row.episode_id))
         return news
 
     async def _name_sessions(self) -> None:
@@ -335,11 +335,11 @@ class Follower:
             if not self.state.info.training:
                 await self._read_turns(session.session_id)
             elif episodes := self.state.episodes_of(session.session_id):
-                self._take_turns(await self._backend.episode(episodes[0].episode_id))
+                self._take_turns(await self.backend.episode(episodes[0].episode_id))
             self._tell(RowsChanged())
 
     async def _read_sessions(self) -> None:
-        rows = {row.session_id: row for row in await self._backend.sessions()}
+        rows = {row.session_id: row for row in await self.backend.sessions()}
         known = self.state.sessions
         # A trainer lists its ended sessions too. The agent service forgets one that was closed.
         gone = set() if self.state.info.training else known.keys() - rows.keys()
@@ -350,7 +350,7 @@ class Follower:
         """Read the sessions again, and one session's episodes."""
         await self._read_sessions()
         if self.state.info.training:
-            self.state.put_episodes(await self._backend.episodes(session_id))
+            self.state.put_episodes(await self.backend.episodes(session_id))
         self._tell(RowsChanged())
 
     # Machine and logs ----------------------------------------------------------------------
@@ -360,7 +360,7 @@ class Follower:
         await self.attempt(self._read_system())
 
     async def _read_system(self) -> None:
-        self.state.samples.append(await self._backend.system())
+        self.state.samples.append(await self.backend.system())
         await self._read_processes()
 
     async def follow_log(self, process: str) -> None:
@@ -380,7 +380,7 @@ class Follower:
 
     async def _read_log(self, process: str) -> None:
         log: LogLines | None = None
-        async for line in self._backend.log(process, LOG_TAIL):
+        async for line in self.backend.log(process, LOG_TAIL):
             if log is None:  # what is read again begins with the tail
                 log = self.state.log = LogLines(process=process)
             log.append(line)

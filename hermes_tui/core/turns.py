@@ -92,7 +92,7 @@ class Turns(Follower):
 
     async def _unfollowed(self) -> dict[str, str]:
         """Return the run of each turn in flight that this view does not follow, by session id."""
-        running = await self._backend.running()
+        running = await self.backend.running()
         before = self.state.sessions
         if not self.state.info.training:
             await self._look_at_sessions(before)
@@ -125,7 +125,7 @@ class Turns(Follower):
 
     async def _join(self, session_id: str, run_id: str) -> None:
         """Follow a turn that another view sent."""
-        stream = self._backend.join(session_id)
+        stream = self.backend.join(session_id)
         try:
             started = await anext(stream)
         except (HermesTuiError, StopAsyncIteration) as error:
@@ -172,7 +172,7 @@ class Turns(Follower):
 
     async def run_turn(self, turn: Turn) -> None:
         """Run a turn that was begun; returns when it has ended, however it did."""
-        await self._follow_turn(turn, self._backend.turn(turn.session_id, turn.user_text))
+        await self._follow_turn(turn, self.backend.turn(turn.session_id, turn.user_text))
 
     async def _follow_turn(self, turn: Turn, stream: AsyncIterator[updates.TurnUpdate]) -> None:
         try:
@@ -212,7 +212,7 @@ class Turns(Follower):
                 logger.info("turn is joined again run=%s cause=%s", turn.run_id, error)
             turn.num_updates = max(turn.num_updates, known)
             await asyncio.sleep(RETRY_S)
-            stream = self._backend.join(turn.session_id)
+            stream = self.backend.join(turn.session_id)
 
     async def _after_turn(self, turn: Turn) -> None:
         await self.reread(turn.session_id)
@@ -293,7 +293,7 @@ class Turns(Follower):
         self.state.asked.pop(request.approval_id, None)
         self._tell(RowsChanged())
         try:
-            await self._backend.approve(request.session_id, request.approval_id, choice)
+            await self.backend.approve(request.session_id, request.approval_id, choice)
         except HermesTuiError as error:
             late = isinstance(error, RefusedError) and error.status in _GONE
             self.say(str(error), "warning" if late else "error")

@@ -233,7 +233,7 @@ class MainScreen(Acts, PanesScreen):
             if text is None:
                 return
             if before is None or text.strip():
-                self._comparison = self.controller.compare(int(text))
+                self._comparison = Comparison(self.controller, int(text))
             assert self._comparison is not None
             self.app.push_screen(CompareScreen(self.controller, self._comparison))
 

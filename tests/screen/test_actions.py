@@ -160,7 +160,7 @@ async def stand(pilot: Pilot[None], action: Action) -> None:
     assert isinstance(app, HermesTui)
     if action.scope == "compare" and not isinstance(app.screen, CompareScreen):
         controller = app.controller
-        await app.push_screen(CompareScreen(controller, Comparison(controller, None, 2)))  # type: ignore[arg-type]
+        await app.push_screen(CompareScreen(controller, Comparison(controller, 2)))
         app.screen.query_one("#prompt-box").display = False
         app.screen.query_one("#sibling-0").focus()
     elif action.scope != "compare":

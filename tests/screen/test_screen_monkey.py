@@ -74,7 +74,7 @@ def palette(_: HermesTui, __: FakeBackend) -> Screen[object]:
 
 def comparison(app: HermesTui, backend: FakeBackend) -> Screen[object]:
     app.controller.state.asked["a"] = ASKED
-    return CompareScreen(app.controller, Comparison(app.controller, backend, 2))
+    return CompareScreen(app.controller, Comparison(app.controller, 2))
 
 
 def approval(app: HermesTui, _: FakeBackend) -> Screen[object]:

@@ -9,6 +9,7 @@ import pytest
 from fakes.screen import NARROW, WIDE, add_past, app_of, main, make_app, running, until
 from textual.pilot import Pilot
 
+from hermes_tui.core.compare import Comparison
 from hermes_tui.core.rows import CanaryRow, Stage, Token
 from hermes_tui.screens.compare import CompareScreen
 from hermes_tui.screens.main import MainScreen
@@ -130,7 +131,7 @@ async def test_a_hint_names_a_range_of_keys_whole(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
     add_past(backend)
     async with running(app, NARROW) as pilot:
-        await app.push_screen(CompareScreen(app.controller, app.controller.compare(3)))
+        await app.push_screen(CompareScreen(app.controller, Comparison(app.controller, 3)))
         await pilot.press(*"Hi", "enter")
         await until(pilot, lambda: "1…9 pick  enter score" in screen_lines(pilot)[-1], "the hints")
 
