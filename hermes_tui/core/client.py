@@ -32,7 +32,10 @@ class ControlClient:
     def __init__(self, url: str, key: str) -> None:
         self.url = url
         self._http = httpx.AsyncClient(
-            base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=_QUICK_S
+            base_url=url,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=_QUICK_S,
+            trust_env=False,
         )
 
     @classmethod

@@ -25,7 +25,9 @@ async def drain(url: str, admin_key: str, timeout_s: float) -> bool:
     """
     headers = {"Authorization": f"Bearer {admin_key}"}
     deadline = asyncio.get_running_loop().time() + timeout_s
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S) as http:
+    async with httpx.AsyncClient(
+        base_url=url, headers=headers, timeout=_TIMEOUT_S, trust_env=False
+    ) as http:
         while True:
             try:
                 answer = await http.get("/turns")

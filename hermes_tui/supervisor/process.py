@@ -267,7 +267,7 @@ class ManagedProcess:
 
     async def _wait_ready(self, child: Child, instance: str) -> None:
         deadline = time.monotonic() + self._settings.start_timeout_s
-        async with httpx.AsyncClient(timeout=_HEALTH_TIMEOUT_S) as http:
+        async with httpx.AsyncClient(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as http:
             while True:
                 if child.returncode is not None:
                     code = await child.wait()

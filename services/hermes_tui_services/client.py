@@ -56,6 +56,7 @@ class AgentClient:
         self._client = client or httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=5.0),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
+            trust_env=False,
         )
 
     async def __aenter__(self) -> Self:

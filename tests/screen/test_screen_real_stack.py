@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -16,9 +18,11 @@ from textual.pilot import Pilot
 from hermes_tui.app import HermesTui, ScreenSettings
 from hermes_tui.core.config import load_config
 from hermes_tui.core.controller import Controller
+from hermes_tui.core.paths import RunDir
 from hermes_tui.remote import RemoteBackend
 from hermes_tui.screens.approval import ApprovalScreen
 from hermes_tui.screens.main import MainScreen
+from hermes_tui.supervisor.lock import lock_owner
 
 START_S = 300.0
 TURN_S = 120.0
@@ -33,6 +37,14 @@ async def wait(pilot: Pilot[None], holds: Callable[[], bool], timeout_s: float) 
         await pilot.pause(0.1)
 
 
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Iterator[Path]:
+    """Return a run directory; the stack that a failed test leaves there is ended."""
+    yield tmp_path / "run"
+    if pid := lock_owner(RunDir(tmp_path / "run")):
+        os.kill(pid, signal.SIGTERM)
+
+
 def badge(pilot: Pilot[None]) -> str:
     """Return the newest badge."""
     return "".join(badges(app_of(pilot))[-1:])
@@ -40,10 +52,10 @@ def badge(pilot: Pilot[None]) -> str:
 
 @pytest.mark.embedded
 @pytest.mark.timeout(600)
-async def test_talk_judge_learn_stop(tmp_path: Path) -> None:
+async def test_talk_judge_learn_stop(tmp_path: Path, run_dir: Path) -> None:
     config = load_config(
         [
-            f'run.dir="{tmp_path}"',
+            f'run.dir="{run_dir}"',
             "services.agent.max_tokens=24",
             "training.train_truncated=true",
             "training.reward.grace_s=0.5",
@@ -75,8 +87,10 @@ async def test_talk_judge_learn_stop(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("key", "stays"), [("d", True), ("o", False)])
 async def test_the_agent_asks_before_it_runs_what_is_dangerous(
-    tmp_path: Path, key: str, stays: bool
+    tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch, key: str, stays: bool
 ) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing of ours goes by a proxy
     precious = tmp_path / "precious"
     precious.mkdir()
 
@@ -88,7 +102,7 @@ async def test_the_agent_asks_before_it_runs_what_is_dangerous(
     with upstream_running(script) as upstream:
         config = load_config(
             [
-                f'run.dir="{tmp_path / "run"}"',
+                f'run.dir="{run_dir}"',
                 "training.enabled=false",
                 f'upstream.base_url="{upstream.url}"',
                 'services.agent.enabled_toolsets=["terminal"]',

@@ -11,7 +11,7 @@ from fakes.roles import ScriptedAgent, worker_role
 from hermes_tui_services.errors import ApiError, ConfigError
 from hermes_tui_services.types import TurnInterrupted
 from hermes_tui_services.worker.approvals import Questions
-from hermes_tui_services.worker.hermes_home import hermes_config
+from hermes_tui_services.worker.hermes_home import hermes_config, reached_directly
 from hermes_tui_services.worker.hermes_results import new_messages, response_of
 from hermes_tui_services.worker.loading import load_agent
 
@@ -159,6 +159,21 @@ def test_hermes_does_nothing_by_itself(tmp_path: Path) -> None:
     assert config["agent"]["api_max_retries"] == 1
     assert config["compression"] == {"enabled": False}
     assert config["security"]["allow_lazy_installs"] is False
+
+
+@pytest.mark.parametrize(
+    ("environ", "hosts"),
+    [
+        ({}, "127.0.0.1,localhost,::1"),
+        ({"NO_PROXY": "corp.example, localhost"}, "corp.example,localhost,127.0.0.1,::1"),
+        ({"no_proxy": "a", "NO_PROXY": "b"}, "a,127.0.0.1,localhost,::1"),
+        ({"NO_PROXY": "*"}, "*"),
+    ],
+)
+def test_a_model_on_this_machine_is_reached_without_a_proxy(
+    environ: dict[str, str], hosts: str
+) -> None:
+    assert reached_directly(environ) == hosts
 
 
 def test_questions_are_answered_once_in_time_by_their_own_session() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from hermes_tui_services.config import AgentConfig, WorkerRole
@@ -24,6 +25,9 @@ _OWN_SECRETS = re.compile(
 )
 """Variables that hold keys of ours: the agent's shell inherits the environment."""
 
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""The model server may be on this machine: no proxy reaches it there."""
+
 _SWITCHES_OFF = (
     "HERMES_YOLO_MODE",  # would approve every command unasked
     "HERMES_INTERACTIVE",
@@ -41,12 +45,22 @@ def prepare(config: WorkerRole) -> None:
     for name in list(os.environ):
         if _OWN_SECRETS.fullmatch(name) or name in _SWITCHES_OFF:
             del os.environ[name]
+    direct = reached_directly(os.environ)
     os.environ.update(
+        NO_PROXY=direct,
+        no_proxy=direct,
         HERMES_HOME=str(home),
         HERMES_EXEC_ASK="1",  # dangerous commands must be approved in library use too
         HERMES_LOCAL_STREAM_STALE_TIMEOUT=str(STREAM_STALE_S),
         HERMES_STREAM_RETRIES="0",
     )
+
+
+def reached_directly(environ: Mapping[str, str]) -> str:
+    """Return the hosts that need no proxy: those that the user names, and this machine."""
+    named = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+    hosts = [host.strip() for host in named.split(",") if host.strip()]
+    return "*" if "*" in hosts else ",".join(dict.fromkeys([*hosts, *_LOOPBACK]))
 
 
 def hermes_config(agent: AgentConfig) -> dict[str, object]:
