@@ -33,6 +33,7 @@ from hermes_tui.screens.help import HelpScreen
 from hermes_tui.screens.main import MainScreen
 from hermes_tui.screens.start import StartScreen
 from hermes_tui.screens.stopping import StoppingScreen
+from hermes_tui.themes import readable
 from hermes_tui.widgets.panes import Acts
 from hermes_tui_services.errors import HermesTuiError
 
@@ -142,6 +143,11 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         await super().on_event(event)
 
     # Theme ---------------------------------------------------------------------------------
+
+    def get_css_variables(self) -> dict[str, str]:
+        """Return the theme's colours, made readable where they are not."""
+        self.register_theme(readable(self.current_theme))
+        return super().get_css_variables()
 
     @property
     def _theme_file(self) -> Path:
