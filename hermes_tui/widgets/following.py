@@ -11,6 +11,7 @@ from textual.geometry import Size
 from textual.reactive import var
 from textual.screen import Screen
 
+from hermes_tui.widgets.panes import ScrollsAtOnce
 from hermes_tui.widgets.reply import Reply
 from hermes_tui.widgets.turn import TurnView
 
@@ -21,7 +22,7 @@ FAR = 1.0
 """Replies sleep beyond this distance, in heights of the view."""
 
 
-class FollowingScroll(VerticalScroll, can_focus=True):
+class FollowingScroll(ScrollsAtOnce, VerticalScroll, can_focus=True):
     """Turns, one below the other. Stays at the end until the person scrolls up.
 
     Only replies near to what is seen have their paragraphs: each paint lays out all that there is,
@@ -109,7 +110,7 @@ class FollowingScroll(VerticalScroll, can_focus=True):
         if held and held.is_attached and not self.following:
             moved = self._place(held) - place
             if moved and held.region:
-                self.scroll_to(y=self.scroll_y + moved, animate=False, immediate=True)
+                self.scroll_to(y=self.scroll_y + moved)
         if any(reply.asleep and self._is_within(NEAR, reply) for reply in self._replies()):
             self.settle()
 

@@ -23,7 +23,7 @@ from hermes_tui.core.text import one_line
 from hermes_tui.keys import bindings
 from hermes_tui.messages import CopyWanted, LogSearchWanted
 from hermes_tui.widgets.below import NewBelow
-from hermes_tui.widgets.panes import Acts, titled
+from hermes_tui.widgets.panes import Acts, ScrollsAtOnce, titled
 
 LEVELS = {
     "ERROR": "logs--bad",
@@ -53,7 +53,7 @@ def brief(text: str, newest: str) -> str:
     return ("" if same_day else f"{time[1]} ") + time[2] + text[time.end() :]
 
 
-class LogView(Acts, ScrollView, can_focus=True):
+class LogView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
     """Draws the kept lines that match the filter.
 
     Follows the newest line until the person scrolls up; ``end`` follows again. While it does not
@@ -91,7 +91,7 @@ class LogView(Acts, ScrollView, can_focus=True):
     def _stay(self, _: Screen[object]) -> None:
         """Stay at the end while following: less room, or a scrollbar, puts it out of sight."""
         if self.following and self.scroll_offset.y < self.max_scroll_y:
-            self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
+            self.scroll_to(y=self.max_scroll_y, force=True)
 
     # What is shown -------------------------------------------------------------------------
 
@@ -123,11 +123,11 @@ class LogView(Acts, ScrollView, can_focus=True):
         top = self.scroll_offset.y
         self.virtual_size = Size(self._widest, len(self._shown))
         if self.following:
-            self.scroll_to(y=len(self._shown), animate=False, force=True)
+            self.scroll_to(y=len(self._shown), force=True)
         else:
             self.num_unseen += new
             if gone:
-                self.scroll_to(y=max(top - gone, 0), animate=False, force=True)
+                self.scroll_to(y=max(top - gone, 0), force=True)
         self.refresh()
 
     def show_only(self, text: str) -> None:
@@ -191,15 +191,7 @@ class LogView(Acts, ScrollView, can_focus=True):
         """Go to the newest line and stay there."""
         self.num_unseen = 0
         self.following = True
-        self.scroll_to(y=len(self._shown), animate=False, force=True)
-
-    def action_page_up(self) -> None:
-        """Move up by what is in view; at once, so that the next press starts from there."""
-        self.scroll_page_up(animate=False, force=True)
-
-    def action_page_down(self) -> None:
-        """Move down by what is in view; at once, so that the next press starts from there."""
-        self.scroll_page_down(animate=False, force=True)
+        self.scroll_to(y=len(self._shown), force=True)
 
     def do_logs_find(self) -> None:
         """Ask what to find."""
@@ -235,7 +227,7 @@ class LogView(Acts, ScrollView, can_focus=True):
         top, height = self.scroll_offset.y, self.scrollable_content_region.height
         if not top <= place < top + height:
             self.following = False
-            self.scroll_to(y=max(place - height // 2, 0), animate=False, force=True)
+            self.scroll_to(y=max(place - height // 2, 0), force=True)
 
 
 class LogsPane(Vertical):

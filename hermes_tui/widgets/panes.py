@@ -22,6 +22,19 @@ class Acts:
         return result
 
 
+class ScrollsAtOnce:
+    """Without animation: a key counts even if the next one, or more text, follows at once.
+
+    What a scroll brings about, such as to hold the end again, would break its animation off in the
+    last step, and Textual (8.2) ends with a KeyError.
+    """
+
+    def scroll_to(self, x: float | None = None, y: float | None = None, **how: Any) -> None:
+        """Scroll to a column and a row, now."""
+        how |= {"animate": False, "immediate": True}
+        super().scroll_to(x, y, **how)  # type: ignore[misc]  # no widget, lest its style be theirs
+
+
 def titled(widget: Widget, scope: Scope, detail: Content | str = "") -> None:
     """Write a pane's title, and what it is about, into its border."""
     title = foreign(PANES[scope], "bold")

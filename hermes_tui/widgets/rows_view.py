@@ -15,6 +15,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.style import Style
 
+from hermes_tui.widgets.panes import ScrollsAtOnce
+
 EMPTY_CONTENT = Content()
 
 
@@ -32,7 +34,7 @@ class Row:
     """Whether the cursor may stand on it."""
 
 
-class RowsView(ScrollView, can_focus=True):
+class RowsView(ScrollsAtOnce, ScrollView, can_focus=True):
     """Draws rows; its owner gives them with ``show``."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"rows--cursor"}
@@ -102,9 +104,9 @@ class RowsView(ScrollView, can_focus=True):
         place = next((i for i, row in enumerate(self.rows) if row.key == key), 0)
         height = self.scrollable_content_region.height
         if place < self.scroll_offset.y:
-            self.scroll_to(y=place, animate=False, force=True)
+            self.scroll_to(y=place, force=True)
         elif place >= self.scroll_offset.y + height:
-            self.scroll_to(y=place - height + 1, animate=False, force=True)
+            self.scroll_to(y=place - height + 1, force=True)
         self.refresh()
 
     def on_click(self, event: events.Click) -> None:

@@ -23,7 +23,7 @@ from hermes_tui.core.text import one_line, shorten, visible
 from hermes_tui.keys import bindings
 from hermes_tui.messages import CopyWanted, CursorMoved, ExportWanted, FindWanted
 from hermes_tui.widgets.below import NewBelow
-from hermes_tui.widgets.panes import Acts, titled
+from hermes_tui.widgets.panes import Acts, ScrollsAtOnce, titled
 from hermes_tui.widgets.text import foreign, number, signed
 from hermes_tui.widgets.token_lines import Break, Item, TokenLines, bar, level, trajectory
 
@@ -39,7 +39,7 @@ FOLLOWING = -1
 """Cursor of a view that follows: the newest token."""
 
 
-class TokenView(Acts, ScrollView, can_focus=True):
+class TokenView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
     """Draws a trajectory line by line; holds no widget per token.
 
     Follows the newest token until the cursor or the scroll is moved up; ``end`` follows again.
@@ -128,9 +128,9 @@ class TokenView(Acts, ScrollView, can_focus=True):
         self.virtual_size = Size(self.content.width, len(self.content.rows))
         if self.following:
             self.num_unseen = 0
-            self.scroll_to(y=len(self.content.rows), animate=False, force=True)
+            self.scroll_to(y=len(self.content.rows), force=True)
         elif top and moved:
-            self.scroll_to(y=self.content.row_of(top[0]) + top[1], animate=False, force=True)
+            self.scroll_to(y=self.content.row_of(top[0]) + top[1], force=True)
         self.refresh()
         self.post_message(CursorMoved(self.cursor))
 
@@ -218,9 +218,9 @@ class TokenView(Acts, ScrollView, can_focus=True):
         rows = 2 if self.content.bars else 1
         top = self.scroll_offset.y
         if row < top:
-            self.scroll_to(y=row, animate=False, force=True)
+            self.scroll_to(y=row, force=True)
         elif row + rows > top + height:
-            self.scroll_to(y=row + rows - height, animate=False, force=True)
+            self.scroll_to(y=row + rows - height, force=True)
 
     def _from_cursor(self) -> int:
         return len(self.content.items) - 1 if self.following else self.cursor

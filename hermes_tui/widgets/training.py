@@ -18,7 +18,7 @@ from hermes_tui.keys import bindings
 from hermes_tui.messages import RollbackWanted, TrainingHeld
 from hermes_tui.widgets.course import Course, Points
 from hermes_tui.widgets.lesson import canaries, describe, next_step, numbers, trained_steps
-from hermes_tui.widgets.panes import Acts, titled
+from hermes_tui.widgets.panes import Acts, ScrollsAtOnce, titled
 
 if TYPE_CHECKING:
     from hermes_tui.app import HermesTui
@@ -34,7 +34,7 @@ COURSES: tuple[tuple[str, str, float | None, float | None], ...] = (
 """Of each plot its title, the number's name in a step's row, and the least range it shows."""
 
 
-class TrainingPane(Acts, VerticalScroll, can_focus=True):
+class TrainingPane(Acts, ScrollsAtOnce, VerticalScroll, can_focus=True):
     """In short beside the other panes; whole where it has the screen for itself."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("training", "")]

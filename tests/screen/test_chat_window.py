@@ -92,7 +92,6 @@ async def test_what_is_read_stays_in_place_while_more_arrives(tmp_path: Path) ->
         await until(pilot, lambda: 199 in numbers(pilot), "the first half")
         await pilot.press("escape", "c", *["pageup"] * 3)
         await until(pilot, lambda: not chat(app).view.following)
-        await pilot.pause(0.6)  # the scroll is animated
         read = numbers(pilot)
         assert read
         backend.gate.set()
@@ -101,6 +100,24 @@ async def test_what_is_read_stays_in_place_while_more_arrives(tmp_path: Path) ->
         assert numbers(pilot) == read
         await pilot.press("end")
         await until(pilot, lambda: numbers(pilot)[-1:] == [399], "the end")
+
+
+async def test_scrolling_back_to_the_end_follows_again_and_no_press_is_lost(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.reply, backend.logprobs = PARAGRAPHS, [-0.1] * len(PARAGRAPHS)
+    async with running(app) as pilot:
+        await long_reply(pilot)
+        view = chat(app).view
+        first = numbers(pilot)[0]
+        await pilot.press("escape", "c", "pageup", "pageup")
+        assert not view.following
+        assert numbers(pilot)[-1] < first - 5, "two pages up"
+        await pilot.press("pagedown", "pagedown")
+        await until(pilot, lambda: view.following, "the end again")
+        await pilot.press("up")
+        assert not view.following
+        await pilot.press("down")
+        assert view.following
 
 
 async def test_another_width_does_not_lose_the_place(tmp_path: Path) -> None:
