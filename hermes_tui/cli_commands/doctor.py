@@ -113,6 +113,8 @@ def _terminal() -> Finding:
     encoding = sys.stdout.encoding.lower()
     if encoding.replace("-", "") != "utf8":
         return Finding("terminal", f"{about}, {encoding}", "export LANG=C.UTF-8")
+    if os.environ.get("TERM") == "dumb":
+        return Finding("terminal", about, "use `hermes-tui --plain` here, or set TERM")
     if size.columns < _MIN_COLUMNS or size.lines < _MIN_ROWS:
         mend = f"make it {_MIN_COLUMNS}x{_MIN_ROWS} or larger, or use `hermes-tui --plain`"
         return Finding("terminal", about, mend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -25,9 +26,11 @@ _MIB = 1024 * 1024
 
 def open_screen(config: Config) -> int:
     """Open the screen on the run directory's stack, started first when none runs."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if not terminal or os.environ.get("TERM") == "dumb":
+        why = "TERM says that this one is dumb" if terminal else "standard input or output is none"
         raise ConfigError(
-            "the screen needs a terminal on standard input and output; use "
+            f"the screen needs a terminal that can place text, and {why}; use "
             "`hermes-tui --plain` to talk line by line, or `hermes-tui --serve` for scripts"
         )
     from hermes_tui.app import run_app

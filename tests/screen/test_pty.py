@@ -47,6 +47,15 @@ def on_screen(terminal: Terminal) -> None:
 SIGNALS = [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
 
 
+def test_a_dumb_terminal_is_pointed_to_plain(tmp_path: Path) -> None:
+    words = ("-P", "-m", "hermes_tui.cli", f"run.dir={tmp_path}")
+    with Terminal([sys.executable, *words], TERM="dumb") as terminal:
+        assert terminal.wait()[0] == 2
+        assert "TERM says that this one is dumb" in terminal.output
+        assert "--plain" in terminal.output
+        assert "\x1b" not in terminal.output
+
+
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_a_signal_leaves_the_terminal_as_it_was(
     stack: Served, number: signal.Signals, code: int
