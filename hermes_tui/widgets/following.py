@@ -81,24 +81,34 @@ class FollowingScroll(ScrollsAtOnce, VerticalScroll, can_focus=True):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Stop following when the person scrolls up; follow again at the end."""
         super().watch_scroll_y(old_value, new_value)
-        if self._holding:
-            pass  # not the person's doing
-        elif new_value >= self.max_scroll_y and not self.goes_on_below:
-            self.following = True
-        elif new_value < old_value:
-            self.following = False
-        if not self.following:
-            self._hold()
+        if not self._holding:  # else not the person's doing
+            if new_value >= self.max_scroll_y and not self.goes_on_below:
+                self.following = True
+            elif new_value < old_value:
+                self.following = False
+            self._hold(self.size.height if 0 < old_value - new_value <= self.size.height else 1)
         self.settle()
 
-    def _hold(self) -> None:
-        """Take note of the last turn or reply that begins above what is seen, and where it is."""
+    def action_scroll_home(self) -> None:
+        """Go to the first of what is mounted."""
+        super().action_scroll_home()
+        self._hold(1)
+
+    def _hold(self, edge: int) -> None:
+        """Take note of a turn or reply that is seen, and where it is.
+
+        Args:
+            edge: the last one that begins above this row of the view is held. Its foot, for who
+                goes up: what is there was seen before, and only what is above it may be asleep.
+        """
         self._held = None
+        if self.following:
+            return
         widgets: list[TurnView | Reply] = []
         for view in self.views():
             widgets += [view, *view.replies]
         for widget in widgets:
-            if widget.region and self._place(widget) <= max(self.scroll_y, 1):
+            if widget.region and self._place(widget) < max(self.scroll_y, 0) + edge:
                 self._held = widget, self._place(widget)
 
     def _stay(self, _: Screen[object]) -> None:
@@ -110,7 +120,10 @@ class FollowingScroll(ScrollsAtOnce, VerticalScroll, can_focus=True):
         if held and held.is_attached and not self.following:
             moved = self._place(held) - place
             if moved and held.region:
+                self._holding = True
                 self.scroll_to(y=self.scroll_y + moved)
+                self._holding = False
+                self._held = held, place + moved
         if any(reply.asleep and self._is_within(NEAR, reply) for reply in self._replies()):
             self.settle()
 
