@@ -46,6 +46,9 @@ RETRY_S = 1.0
 HISTORY_EPISODES = 50
 """Episodes of a session whose turns are read back into the chat."""
 
+READ_AGAIN = ("completion.started", "completion.finished", "episode.trained", "episode.dropped")
+"""Events after which an episode's tokens say something new."""
+
 NAMED_SESSIONS = 20
 """Sessions whose first words are read back after attaching."""
 
@@ -192,7 +195,7 @@ class Follower:
             self._stale_sessions = True
         if event.kind.startswith("canary."):
             self._stale_canaries = True
-        if event.kind in ("completion.started", "completion.finished", "episode.trained"):
+        if event.kind in READ_AGAIN:
             self._stale_episodes.add(episode_id)
         self._warn(event.kind, str(data.get("reason") or ""))
         if event.kind == "completion.started":

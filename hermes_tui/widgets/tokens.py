@@ -18,6 +18,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Static
 
+from hermes_tui.core.reasons import in_words
 from hermes_tui.core.rows import EpisodeDetail, Token
 from hermes_tui.core.text import one_line, shorten, visible
 from hermes_tui.keys import bindings
@@ -84,6 +85,12 @@ class TokenView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
         items = self.content.items
         item = items[self.cursor] if items and -1 <= self.cursor < len(items) else None
         return item if isinstance(item, Token) else None
+
+    @property
+    def dropped(self) -> str:
+        """Why the episode will never be trained, in words; empty while it may be."""
+        row = self._detail.row if self._detail else None
+        return in_words(row.dropped_reason) if row and row.state == "dropped" else ""
 
     def show(self, detail: EpisodeDetail) -> None:
         """Show an episode as it was recorded, with what arrived live beyond that."""
@@ -364,22 +371,25 @@ class TokenDetail(Static):
     nothing = "tokens appear here as the model speaks"
     """What it says while there is no token."""
 
-    def show(self, token: Token | None, *, differs: bool = False) -> None:
+    def show(self, token: Token | None, *, differs: bool = False, dropped: str = "") -> None:
         """Show a token; None says that there is none yet.
 
         Args:
             token: the token.
             differs: whether it is the first that differs from what was recorded before.
+            dropped: why its episode will never be trained; empty while it may be.
         """
-        content = _describe(token, self.content_size.width, self.nothing)
+        if token is None:
+            self.update(Content.styled(self.nothing, "dim"))
+            return
+        lesson = f"not trained: {dropped}" if dropped else "not trained yet"
+        content = _describe(token, self.content_size.width, lesson)
         if differs:
             content += Content.styled("\nthe first that differs from what was recorded", "dim")
         self.update(content)
 
 
-def _describe(token: Token | None, width: int, nothing: str) -> Content:
-    if token is None:
-        return Content.styled(nothing, "dim")
+def _describe(token: Token, width: int, lesson: str) -> Content:
     head = Content.assemble(
         _label("token"), foreign(f"“{visible(token.text)}”", "bold"), ("  id ", "dim"),
         str(token.token_id),
@@ -397,7 +407,7 @@ def _describe(token: Token | None, width: int, nothing: str) -> Content:
             ("  by ", "dim"), version,
             ("  adv ", "dim"), signed(token.advantage),
         ),
-        _change(token),
+        _change(token, lesson),
         *_others(token, width),
     ]  # fmt: skip
     return Content("\n").join(lines)
@@ -407,9 +417,9 @@ def _label(word: str) -> tuple[str, str]:
     return f"{word:<8}", "dim"
 
 
-def _change(token: Token) -> Content:
+def _change(token: Token, lesson: str) -> Content:
     if token.logprob_before is None or token.logprob_after is None:
-        return Content.assemble(_label("lesson"), ("not trained yet", "dim"))
+        return Content.assemble(_label("lesson"), foreign(lesson, "dim"))
     change = token.logprob_after - token.logprob_before
     tone = "$text-success" if change > 0 else "$text-error"
     return Content.assemble(
@@ -461,7 +471,7 @@ class TokensPane(Vertical):
         message.stop()
         view = self.view
         differs = not view.following and view.content.differs(view.cursor)
-        self.query_one(TokenDetail).show(view.current, differs=differs)
+        self.query_one(TokenDetail).show(view.current, differs=differs, dropped=view.dropped)
         below = self.query_one(NewBelow)
         if view.num_unseen:
             below.add(view.num_unseen - below.count)

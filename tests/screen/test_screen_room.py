@@ -6,7 +6,17 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fakes.screen import NARROW, WIDE, add_past, app_of, main, make_app, running, until
+from fakes.screen import (
+    NARROW,
+    WIDE,
+    add_past,
+    app_of,
+    main,
+    make_app,
+    running,
+    say_and_hear,
+    until,
+)
 from textual.pilot import Pilot
 
 from hermes_tui.core.compare import Comparison
@@ -95,6 +105,17 @@ async def test_alternatives_are_shown_whole_or_not_at_all(
         detail = main(app).query_one(TokenDetail)
         detail.show(token)
         assert str(detail.content).splitlines()[-1] == f"others  {shown}"
+
+
+async def test_a_token_of_a_dropped_episode_says_why_it_is_not_trained(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        await say_and_hear(pilot)
+        detail = main(app).query_one(TokenDetail)
+        assert "lesson  not trained yet" in str(detail.content)
+        backend.set_state("ep-1", "dropped", dropped_reason="stale")
+        why = "lesson  not trained: sampled by weights that are too old"
+        await until(pilot, lambda: why in str(detail.content))
 
 
 async def test_the_title_names_the_episode_first(tmp_path: Path) -> None:
