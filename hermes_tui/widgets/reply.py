@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
 from textual.await_complete import AwaitComplete
 from textual.geometry import Size
 from textual.reactive import var
@@ -22,7 +23,17 @@ JOINED_CHARS = 8_000
 
 def _parser() -> MarkdownIt:
     # Tags in foreign text are text: as HTML they would vanish from the reply.
-    return MarkdownIt("gfm-like", {"html": False})
+    parser = MarkdownIt("gfm-like", {"html": False})
+    parser.core.ruler.push("kept_lines", _keep_lines)
+    return parser
+
+
+def _keep_lines(state: StateCore) -> None:
+    """Have each line of a paragraph stay one: models write verses, and wrap nothing by hand."""
+    for token in state.tokens:
+        for part in token.children or ():
+            if part.type == "softbreak":
+                part.type = "hardbreak"
 
 
 _Paragraph = Markdown.BLOCKS["paragraph_open"]

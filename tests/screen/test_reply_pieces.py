@@ -128,6 +128,7 @@ BIG_CODE = "Look:\n\n```python\n" + "x = 1\n" * 60 + "```\n\nThat was it.\n"
         (BLOCKS, "PIECE_CHARS", 100),
         (BIG_CODE, "BLOCK_CHARS", 100),
         (LIST[:1_200], "LIST_CHARS", 100),
+        (LINES[:1_080], "BLOCK_CHARS", 200),
     ],
 )
 async def test_pieces_look_like_one(
@@ -146,3 +147,12 @@ async def test_pieces_look_like_one(
     pieces, whole = await picture(tmp_path, text, streamed=streamed)
     assert pieces == 1
     assert cut == whole
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_verses_stay_lines(tmp_path: Path, streamed: bool) -> None:
+    verses = ["Roses are red,", "**violets** are blue,", "sugar is sweet."]
+    _, shown = await picture(tmp_path, "\n".join(verses) + "\n", streamed=streamed)
+    lines = [line.strip(" │") for line in shown.split("\n")]
+    begin = lines.index("Roses are red,")
+    assert lines[begin : begin + 3] == ["Roses are red,", "violets are blue,", "sugar is sweet."]
