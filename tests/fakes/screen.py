@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fakes.backend import FakeBackend, FakeClock, make_step
+from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -23,6 +24,7 @@ from hermes_tui.widgets.tokens import TokensPane, TokenView
 WIDE = (120, 40)
 NARROW = (80, 24)
 DEADLINE_S = 30.0
+POLL_S = 0.01
 
 
 def make_app(
@@ -75,7 +77,7 @@ async def until(pilot: Pilot[None], holds: Callable[[], bool], what: str = "") -
     while not holds():
         if asyncio.get_running_loop().time() >= end:
             raise AssertionError(f"never came: {what or holds}; {seen(pilot)}")
-        await pilot.pause(0.02)
+        await asyncio.sleep(POLL_S)
     await pilot.pause()
 
 
@@ -92,16 +94,27 @@ def seen(pilot: Pilot[None]) -> str:
 async def running(app: HermesTui, size: tuple[int, int] = WIDE) -> AsyncIterator[Pilot[None]]:
     """Run the app until the main screen is there."""
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: isinstance(app.screen, MainScreen), "the main screen")
-        await until(pilot, lambda: bool(main(app).query(SystemPane)), "the panes")
-        await until(pilot, lambda: bool(stack(app).rows), "the first painting")
+        await until(pilot, lambda: is_painted(app), "the main screen")
         yield pilot
+
+
+def is_painted(app: HermesTui) -> bool:
+    """Whether the main screen is there with its panes, and shows the stack."""
+    screen = app.screen
+    return isinstance(screen, MainScreen) and bool(screen.query(SystemPane) and stack(app).rows)
+
+
+async def press(pilot: Pilot[None], *keys: str) -> None:
+    """Press keys right after each other, and wait once for what all of them do."""
+    for key in keys:
+        pilot.app.post_message(events.Key(key, key if len(key) == 1 else None))
+    await pilot.pause()
 
 
 async def say(pilot: Pilot[None], text: str = "hello") -> None:
     """Type a message and send it."""
     prompt(app_of(pilot)).focus()
-    await pilot.press(*(" " if c == " " else c for c in text), "enter")
+    await press(pilot, *text, "enter")
 
 
 async def say_and_hear(pilot: Pilot[None], text: str = "hello") -> None:

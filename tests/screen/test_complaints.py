@@ -393,6 +393,7 @@ async def until_shown(pilot: Pilot[None], text: str) -> None:
     async with asyncio.timeout(10):
         while text not in drawn(pilot):
             await pilot.pause(0.02)
+    await pilot.pause()
 
 
 async def test_focus_jumps(tmp_path: Path) -> None:
