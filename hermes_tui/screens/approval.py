@@ -107,7 +107,7 @@ class ApprovalScreen(Dialog[str | None]):
     def action_page(self, pages: int) -> None:
         """Read on in the question, or back."""
         scroll = self.query_one("#approval-scroll")
-        scroll.scroll_relative(y=pages * scroll.size.height, animate=False)
+        scroll.scroll_relative(y=pages * scroll.size.height, animate=False, immediate=True)
 
     def action_choose(self, key: str) -> None:
         """Answer by a choice's key."""

@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 from fakes.backend import FakeBackend
-from fakes.screen import NARROW, WIDE, badges, main, make_app, notices, prompt, running, say, until
+from fakes.screen import (
+    NARROW,
+    WIDE,
+    badges,
+    main,
+    make_app,
+    notices,
+    press,
+    prompt,
+    running,
+    say,
+    until,
+)
 from textual.widgets import Button, Input
 
 from hermes_tui.app import HermesTui
@@ -117,7 +129,7 @@ async def test_a_clarifying_question_takes_words_or_a_suggestion(tmp_path: Path)
     question = ApprovalRequested(
         approval_id="a2", kind="clarify", description="Which Ada?", choices=("Lovelace",)
     )
-    for press, answer in (
+    for keys, answer in (
         (["m", "e", "enter"], "me"),
         (["tab", "enter"], "Lovelace"),
         (["1", "enter"], "Lovelace"),
@@ -128,7 +140,7 @@ async def test_a_clarifying_question_takes_words_or_a_suggestion(tmp_path: Path)
             await until(pilot, lambda app=app: bar(app).display)
             await pilot.press("ctrl+o")
             await until(pilot, lambda app=app: isinstance(app.focused, Input))
-            await pilot.press(*press)
+            await pilot.press(*keys)
             await until(
                 pilot, lambda b=backend, a=answer: ("approve", "sess-1", "a2", a) in b.calls
             )
@@ -171,7 +183,7 @@ async def test_many_long_answers_can_all_be_read_and_given(
         assert dialog.region in app.screen.region
         assert "within 60 s is a no" in str(dialog.border_subtitle)
         asked = app.screen.query_one("#approval-scroll")
-        await pilot.press(*["pagedown"] * 20)
+        await press(pilot, *["pagedown"] * 20)
         await until(pilot, lambda: asked.scroll_y == asked.max_scroll_y > 0)
         buttons = list(app.screen.query(Button))
         answers = app.screen.query_one(Answers)
