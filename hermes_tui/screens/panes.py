@@ -280,9 +280,10 @@ class PanesScreen(PaintedScreen):
         self.query_one(FOCUS[pane]).focus()
 
     def _show(self, pane: Scope) -> None:
-        self.remove_class(*(f"-pane-{scope}" for scope in PANES))
+        # Each update styles all there is: only the last change does.
+        self.remove_class(*(f"-pane-{scope}" for scope in PANES if scope != pane), update=False)
+        self.set_class(pane in PAGES, "-page", update=False)
         self.add_class(f"-pane-{pane}")
-        self.set_class(pane in PAGES, "-page")
         self.pane = pane
         self.query_one(PaneTabs).pane = pane
         self._look(pane)
