@@ -94,14 +94,10 @@ def seen(pilot: Pilot[None]) -> str:
 async def running(app: HermesTui, size: tuple[int, int] = WIDE) -> AsyncIterator[Pilot[None]]:
     """Run the app until the main screen is there."""
     async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: is_painted(app), "the main screen")
+        await until(pilot, lambda: isinstance(app.screen, MainScreen), "the main screen")
+        await until(pilot, lambda: bool(main(app).query(SystemPane)), "the panes")
+        await until(pilot, lambda: bool(stack(app).rows), "the first painting")
         yield pilot
-
-
-def is_painted(app: HermesTui) -> bool:
-    """Whether the main screen is there with its panes, and shows the stack."""
-    screen = app.screen
-    return isinstance(screen, MainScreen) and bool(screen.query(SystemPane) and stack(app).rows)
 
 
 async def press(pilot: Pilot[None], *keys: str) -> None:
