@@ -10,6 +10,7 @@ import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
@@ -160,6 +161,7 @@ async def test_a_newer_schema_is_refused_with_a_sentence(path: Path) -> None:
     store = ConversationStore(path)
     with pytest.raises(StackError, match="version 99"):
         await store.open()
+    assert str(path) not in [file.path for file in psutil.Process().open_files()]
     await store.close()
 
 

@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from fakes.clock import Clock
 
@@ -444,6 +445,7 @@ def test_a_file_of_a_newer_program_is_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(ConfigError, match="newer version"):
         Store(path)
+    assert str(path) not in [file.path for file in psutil.Process().open_files()]
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

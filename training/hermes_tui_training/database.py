@@ -170,11 +170,12 @@ class Database:
             self._connection = sqlite3.connect(
                 path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
-            self._connection.row_factory = sqlite3.Row
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")
-            self._connection.execute("PRAGMA foreign_keys = ON")
-            self._migrate()
+            with _closed_on_failure(self._connection):
+                self._connection.row_factory = sqlite3.Row
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = FULL")
+                self._connection.execute("PRAGMA foreign_keys = ON")
+                self._migrate()
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"cannot open the database {path}: {error}") from error
 
@@ -187,15 +188,15 @@ class Database:
             isolation_level=None,
             check_same_thread=False,
         )
-        connection.row_factory = sqlite3.Row
-        version = self._version(connection)
-        if version < len(MIGRATIONS):
-            connection.close()
-            raise ConfigError(
-                f"the database {self.path} was made by an older version of this program "
-                f"(its format is {version}, this program reads {len(MIGRATIONS)}); "
-                "start the stack on its directory once, which brings it up to date"
-            )
+        with _closed_on_failure(connection):
+            connection.row_factory = sqlite3.Row
+            version = self._version(connection)
+            if version < len(MIGRATIONS):
+                raise ConfigError(
+                    f"the database {self.path} was made by an older version of this program "
+                    f"(its format is {version}, this program reads {len(MIGRATIONS)}); "
+                    "start the stack on its directory once, which brings it up to date"
+                )
         return connection
 
     def _version(self, connection: sqlite3.Connection) -> int:
@@ -264,6 +265,15 @@ INT_BYTES = 4
 def ints_to_blob(values: Sequence[int]) -> bytes:
     """Return integers as little-endian int32."""
     return np.asarray(values, dtype="<i4").tobytes()
+
+
+@contextmanager
+def _closed_on_failure(connection: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 def ints_from_blob(blob: bytes | None) -> tuple[int, ...]:

@@ -256,6 +256,16 @@ def _open(path: Path) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     path.chmod(0o600)
     db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    try:
+        _prepare(db)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    """Set a connection up, and bring the schema up to date."""
     db.row_factory = sqlite3.Row
     _use_wal(db)
     # What was acknowledged survives a power cut too: each commit is one fsync of the WAL.
@@ -272,7 +282,6 @@ def _open(path: Path) -> sqlite3.Connection:
             db.execute(statement)
     db.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
     db.execute("COMMIT")
-    return db
 
 
 def _use_wal(db: sqlite3.Connection) -> None:
