@@ -149,7 +149,7 @@ def process_words(row: ProcessRow) -> str:
     words += [f"pid {row.pid}"] if row.pid else []
     words += [f"{row.rss_bytes / _MIB:.0f} MiB"] if row.rss_bytes else []
     words += [f"up {row.uptime_s:.0f} s"] if row.uptime_s else []
-    words += [f"restarted {row.restarts} times"] if row.restarts else []
+    words += [f"restarted {row.restarts}x"] if row.restarts else []
     words += [one_line(row.reason)] if row.reason else []
     return ", ".join(words)
 

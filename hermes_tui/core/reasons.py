@@ -9,7 +9,7 @@ _WORDS = {
     "aux_call": "a call beside the turn",
     "sampling_mismatch": "sampled in a way that can't be recomputed",
     "stale": "sampled by weights that are too old",
-    "zero_advantage": "it gave nothing to learn",
+    "zero_advantage": "as good as was expected: nothing to learn",
     "engine_error": "the engine failed",
     "lost": "lost when the trainer died",
     "incomplete": "a part of it was lost",

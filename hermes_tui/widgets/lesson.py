@@ -20,6 +20,8 @@ SPARKS = 24
 CANARY_LINES = 6
 """Lines of an answer that are shown side by side with the other version's."""
 
+NO_STEP = Content.styled("no step is done yet: a scored episode begins one", "dim")
+
 
 def trained_steps(view: ViewState) -> list[StepRow]:
     """Return the steps that trained something: all but rollbacks, oldest first."""
@@ -40,7 +42,7 @@ def describe(view: ViewState, hold: str = "") -> Content:
     lines = [Content.assemble(_name("next"), foreign(waits_for(view.trainer, hold)))]
     steps = trained_steps(view)
     if not steps:
-        lines.append(Content.styled("no step yet: score an episode and one begins", "dim"))
+        lines.append(NO_STEP)
         return Content("\n").join(lines)
     lines += _last_step(steps[-1])
     lines += _courses(steps[-SPARKS:])

@@ -17,7 +17,7 @@ from hermes_tui.core.state import ViewState
 from hermes_tui.keys import bindings
 from hermes_tui.messages import RollbackWanted, TrainingHeld
 from hermes_tui.widgets.course import Course, Points
-from hermes_tui.widgets.lesson import canaries, describe, next_step, numbers, trained_steps
+from hermes_tui.widgets.lesson import NO_STEP, canaries, describe, next_step, numbers, trained_steps
 from hermes_tui.widgets.panes import Acts, ScrollsAtOnce, titled
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class TrainingPane(Acts, ScrollsAtOnce, VerticalScroll, can_focus=True):
 
     def _last(self, steps: Sequence[StepRow], width: int) -> Content:
         if not steps:
-            return Content.styled("no step yet: score an episode and one begins", "dim")
+            return NO_STEP
         return numbers(steps[-1], width)
 
     def _plot(self, steps: Sequence[StepRow]) -> None:

@@ -329,19 +329,20 @@ class Orchestrator:
         )
         if not units:
             return  # some were dropped by the claim: there are too few now
-        ids = [episode.episode_id for unit in units for episode in unit]
-        self._say("training", f"version {version + 1} from {len(ids)} episodes")
-        await asyncio.to_thread(
-            self._store.add_event,
-            EventKind.STEP_STARTED,
-            {"step": version + 1, "episode_ids": ids},
-        )
         baselines = await asyncio.to_thread(self._store.get_meta, "baselines", {})
         lesson = make_lesson(units, baselines, training)
         if lesson.unlearnable:
             await asyncio.to_thread(self._store.drop, lesson.unlearnable, "zero_advantage")
         if not lesson.samples:
             return
+        ids = [episode.episode_id for episode in lesson.episodes]
+        episodes = "1 episode" if len(ids) == 1 else f"{len(ids)} episodes"
+        self._say("training", f"version {version + 1} from {episodes}")
+        await asyncio.to_thread(
+            self._store.add_event,
+            EventKind.STEP_STARTED,
+            {"step": version + 1, "episode_ids": ids},
+        )
         facts = batch_facts(
             lesson.episodes,
             lesson.advantages,
