@@ -20,7 +20,7 @@ SPARKS = 24
 CANARY_LINES = 6
 """Lines of an answer that are shown side by side with the other version's."""
 
-NO_STEP = Content.styled("no step is done yet: a scored episode begins one", "dim")
+NO_STEP = Content.styled("no step is done yet: score an episode", "dim")
 
 
 def trained_steps(view: ViewState) -> list[StepRow]:
