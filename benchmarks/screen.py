@@ -197,7 +197,7 @@ async def keys_to_paint(app: MeasuredTui, count: int) -> list[float]:
 
 async def measure_stream(app: MeasuredTui, words: str, seconds: float) -> dict[str, Any]:
     """Return what a stream of a thousand tokens a second does to the loop and to keys."""
-    app.controller._backend.stream_s = seconds  # type: ignore[attr-defined]
+    app.controller.backend.stream_s = seconds  # type: ignore[attr-defined]
     speaking = asyncio.create_task(app.controller.send(words))
     took: list[float] = []
     async with Stalls() as stalls:
