@@ -197,7 +197,9 @@ async def keys_to_paint(app: MeasuredTui, count: int) -> list[float]:
 
 async def measure_stream(app: MeasuredTui, words: str, seconds: float) -> dict[str, Any]:
     """Return what a stream of a thousand tokens a second does to the loop and to keys."""
-    app.controller.backend.stream_s = seconds  # type: ignore[attr-defined]
+    stack = app.controller.backend
+    assert isinstance(stack, StreamingBackend)
+    stack.stream_s = seconds
     speaking = asyncio.create_task(app.controller.send(words))
     took: list[float] = []
     async with Stalls() as stalls:

@@ -34,7 +34,6 @@ class Comparison:
         self.picked: set[int] = set()
         """Places, from 0, of those that are better than the others."""
         self._controller = controller
-        self._backend = controller.backend
 
     @property
     def num_running(self) -> int:
@@ -66,7 +65,7 @@ class Comparison:
         return True
 
     async def _start(self, text: str) -> None:
-        rows = await self._backend.start_siblings(TASK_ID, self.size)
+        rows = await self._controller.backend.start_siblings(TASK_ID, self.size)
         self._controller.state.sessions |= {row.session_id: row for row in rows}
         self.turns = [self._controller.begin_turn(row.session_id, text) for row in rows]
 
@@ -90,7 +89,7 @@ class Comparison:
             episode = controller.state.to_score(self.turns[place].session_id)
             if episode is not None:
                 reward = high if place in self.picked else low
-                given.append(self._backend.set_reward(episode.episode_id, reward))
+                given.append(self._controller.backend.set_reward(episode.episode_id, reward))
         if await self._all(given):
             undo = controller.call("compare_undo")
             alike = " · all alike: nothing to learn" if len(self.picked) == self.size else ""
@@ -120,7 +119,9 @@ class Comparison:
             late = any(row is not None and row.reward is not None for row in rows)
             text = "too late to undo: the trainer has them" if late else "nothing to undo"
             self._controller.say(text, "warning" if late else "information")
-        elif await self._all([self._backend.unset_reward(row.episode_id) for row in scored]):
+        elif await self._all(
+            [self._controller.backend.unset_reward(row.episode_id) for row in scored]
+        ):
             self._controller.say(f"{len(scored)} scores taken back")
 
     async def _all(self, doing: list[Awaitable[None]]) -> bool:
@@ -133,4 +134,4 @@ class Comparison:
         """Stop those that still speak."""
         for turn in self.turns:
             if turn.state == "running":
-                await self._controller.attempt(self._backend.interrupt(turn.session_id))
+                await self._controller.attempt(self._controller.backend.interrupt(turn.session_id))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from typing import ClassVar
 
 from textual.css.query import NoMatches
@@ -36,9 +37,9 @@ class PaintedScreen(Screen[None]):
             wait = pause - (time.monotonic() - self._painted_at)
             self._paint_timer = self.set_timer(max(wait, 0.001), self._paint)
 
+    @abstractmethod
     async def paint(self) -> None:
         """Show what has changed."""
-        raise NotImplementedError
 
     async def _paint(self) -> None:
         self._painted_at = time.monotonic()

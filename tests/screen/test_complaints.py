@@ -229,10 +229,13 @@ async def test_unreadable_under_no_color_or_a_light_theme(
             if "ansi" in theme:
                 continue  # its colours are what the terminal makes of them
             app.theme = theme
-            await pilot.pause()
-            ratios = contrasts(pilot)
+            for pane in ("chat", "training", "system", "sessions"):
+                main(app).press(f"pane_{pane}")
+                await pilot.pause()
+                ratios = contrasts(pilot)
+                faint = {t: r for t, r in ratios.items() if r < READABLE_CONTRAST}
+                assert faint == {}, f"{theme}, {pane}"
             assert min(ratios[REPLY], ratios[CURSOR]) >= TEXT_CONTRAST, theme
-            assert {t: r for t, r in ratios.items() if r < READABLE_CONTRAST} == {}, theme
     monkeypatch.setenv("NO_COLOR", "1")
     app, backend = make_app(tmp_path)
     add_past(backend)

@@ -8,7 +8,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -170,12 +170,14 @@ class Database:
             self._connection = sqlite3.connect(
                 path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
-            with _closed_on_failure(self._connection):
+            with ExitStack() as failed:
+                failed.callback(self._connection.close)
                 self._connection.row_factory = sqlite3.Row
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = FULL")
                 self._connection.execute("PRAGMA foreign_keys = ON")
                 self._migrate()
+                failed.pop_all()
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"cannot open the database {path}: {error}") from error
 
@@ -188,7 +190,8 @@ class Database:
             isolation_level=None,
             check_same_thread=False,
         )
-        with _closed_on_failure(connection):
+        with ExitStack() as failed:
+            failed.callback(connection.close)
             connection.row_factory = sqlite3.Row
             version = self._version(connection)
             if version < len(MIGRATIONS):
@@ -197,6 +200,7 @@ class Database:
                     f"(its format is {version}, this program reads {len(MIGRATIONS)}); "
                     "start the stack on its directory once, which brings it up to date"
                 )
+            failed.pop_all()
         return connection
 
     def _version(self, connection: sqlite3.Connection) -> int:
@@ -265,15 +269,6 @@ INT_BYTES = 4
 def ints_to_blob(values: Sequence[int]) -> bytes:
     """Return integers as little-endian int32."""
     return np.asarray(values, dtype="<i4").tobytes()
-
-
-@contextmanager
-def _closed_on_failure(connection: sqlite3.Connection) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        connection.close()
-        raise
 
 
 def ints_from_blob(blob: bytes | None) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -256,11 +257,10 @@ def _open(path: Path) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     path.chmod(0o600)
     db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-    try:
+    with ExitStack() as failed:
+        failed.callback(db.close)
         _prepare(db)
-    except BaseException:
-        db.close()
-        raise
+        failed.pop_all()
     return db
 
 
