@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fakes.backend import FakeBackend, FakeClock, make_step
 from textual import events
+from textual.errors import NoWidget
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -69,16 +70,28 @@ def add_past(backend: FakeBackend) -> None:
 
 
 async def until(pilot: Pilot[None], holds: Callable[[], bool], what: str = "") -> None:
-    """Wait until something holds.
+    """Wait until something holds, and until the screen on top can be clicked.
 
     Raises: AssertionError: it does not within the deadline.
     """
     end = asyncio.get_running_loop().time() + DEADLINE_S
-    while not holds():
+    while not (holds() and laid_out(pilot)):
         if asyncio.get_running_loop().time() >= end:
             raise AssertionError(f"never came: {what or holds}; {seen(pilot)}")
         await asyncio.sleep(POLL_S)
     await pilot.pause()
+
+
+def laid_out(pilot: Pilot[None]) -> bool:
+    """Whether the screen on top, if any is left, has places: at first it has none."""
+    app = app_of(pilot)
+    if not app.is_running or not app.screen_stack:
+        return True
+    try:
+        app.get_widget_at(0, 0)
+    except NoWidget:
+        return False
+    return True
 
 
 def seen(pilot: Pilot[None]) -> str:
@@ -104,6 +117,13 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
     """Press keys right after each other, and wait once for what all of them do."""
     for key in keys:
         pilot.app.post_message(events.Key(key, key if len(key) == 1 else None))
+    await pilot.pause()
+
+
+async def click(pilot: Pilot[None], place: tuple[int, int]) -> None:
+    """Click as a terminal does: wherever the app is, whether or not anything is there yet."""
+    for kind in (events.MouseDown, events.MouseUp):
+        pilot.app.post_message(kind(None, *place, 0, 0, 1, False, False, False))
     await pilot.pause()
 
 

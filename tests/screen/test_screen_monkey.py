@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 from fakes.backend import FakeBackend
 from fakes.hostile import HOSTILE, assert_harmless
-from fakes.screen import NARROW, WIDE, add_past, app_of, main, make_app, running, say_and_hear
+from fakes.screen import (
+    NARROW,
+    WIDE,
+    add_past,
+    app_of,
+    click,
+    main,
+    make_app,
+    running,
+    say_and_hear,
+)
 from textual import events
 from textual.command import CommandPalette
 from textual.pilot import Pilot
@@ -211,7 +221,8 @@ async def test_keys_and_sizes_in_no_order_while_the_agent_speaks(
                     case 4:
                         size = app.size
                         place = (chance.randrange(size.width), chance.randrange(size.height))
-                        await pilot.click(offset=place)
+                        pressed.append("a click")
+                        await click(pilot, place)
                 await pilot.pause()
                 assert_harmless(app)
                 if isinstance(app.screen, StoppingScreen) or len(app.screen_stack) > 5:
