@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
-from textual.command import CommandPalette
 from textual.screen import ModalScreen, Screen
-from textual.theme import Theme
+from textual.theme import Theme, ThemeProvider
+from textual.widgets import Input, TextArea
 
 from hermes_tui.clipboard import copy
-from hermes_tui.commands import ActionsProvider
+from hermes_tui.commands import ActionsProvider, Palette
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.text import clean
 from hermes_tui.keys import Keys, bindings, resolve
@@ -137,9 +137,17 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         await self.controller.close()
 
     async def on_event(self, event: events.Event) -> None:
-        """Let nothing be pasted that a terminal obeys, whichever widget takes it."""
+        """Let nothing be pasted that a terminal obeys, and keys act in the order of typing.
+
+        Textual does a pane's key once it has bubbled up to the app, and by then what was typed
+        after it, such as a message after the key to the prompt, is on its way to the same pane.
+        """
         if isinstance(event, events.Paste):
             event.text = clean(event.text)
+        elif isinstance(event, events.Key) and not isinstance(self.focused, (Input, TextArea)):
+            active = self.screen.active_bindings.get(event.key)
+            if active and await self.run_action(active.binding.action, active.node):
+                return
         await super().on_event(event)
 
     # Theme ---------------------------------------------------------------------------------
@@ -195,7 +203,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
     def do_palette(self) -> None:
         """Show the palette."""
         if isinstance(self.screen, (MainScreen, CompareScreen)):
-            self.push_screen(CommandPalette(id="palette"))
+            self.push_screen(Palette(id="palette"))
 
     def do_approval_answer(self) -> None:
         """Open a question of the agent: of the open session, else the oldest."""
@@ -216,7 +224,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
 
     def do_theme(self) -> None:
         """Choose a theme."""
-        self.search_themes()
+        self.push_screen(Palette([ThemeProvider], placeholder="Search for themes…"))
 
     def do_copy_or_quit(self) -> None:
         """Copy what is selected; else quit when pressed twice."""

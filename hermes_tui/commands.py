@@ -5,17 +5,24 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from hermes_tui.actions import ACTIONS, Action
 from hermes_tui.screens.compare import CompareScreen
+from hermes_tui.screens.dialogs import LeavesOnce
 
 if TYPE_CHECKING:
     from hermes_tui.app import HermesTui
 
 
+class Palette(LeavesOnce, CommandPalette):
+    """Textual's palette, left once; see ``ActionsProvider`` for what it does then."""
+
+
 class ActionsProvider(Provider):
     """Offers what can be done on the screen that the palette was opened over."""
+
+    _chosen = False
 
     async def discover(self) -> Hits:
         """Offer everything, before anything is typed."""
@@ -51,4 +58,7 @@ class ActionsProvider(Provider):
         return f"{action.help} {f'({keys})' if keys else ''}"
 
     def _press(self, action: Action) -> None:
-        self.app.call_later(cast("HermesTui", self.app).press, action.id)
+        """Do what was chosen, once: a second enter, typed before the palette is gone, is none."""
+        if not self._chosen:
+            self._chosen = True
+            self.app.call_later(cast("HermesTui", self.app).press, action.id)

@@ -19,7 +19,7 @@ from hermes_tui.core.controller import Controller
 from hermes_tui.core.events import ApprovalRequested, Change
 from hermes_tui.core.text import one_line
 from hermes_tui.keys import bindings, hints
-from hermes_tui.screens.dialogs import AskScreen
+from hermes_tui.screens.dialogs import AskScreen, LeavesOnce
 from hermes_tui.screens.painted import PaintedScreen
 from hermes_tui.widgets.asked import AskedBar
 from hermes_tui.widgets.bars import Hints, NoRoom, clickable
@@ -62,7 +62,7 @@ class SizeScreen(AskScreen):
         return "" if well else f"a number from {MIN_SIBLINGS} to {MAX_SIBLINGS}"
 
 
-class CompareScreen(Acts, PaintedScreen):
+class CompareScreen(Acts, LeavesOnce, PaintedScreen):
     """Draws one comparison; leaving it ends nothing."""
 
     CANVAS = Hints
@@ -191,13 +191,13 @@ class CompareScreen(Acts, PaintedScreen):
         for view in self.query(SiblingView):
             view.set_class(view.place == place, "-shown")
         if not self.query_one("#prompt-box").display:
-            self.query_one(f"#sibling-{place}").focus()
+            self.set_focus(self.query_one(f"#sibling-{place}"))
         self.paint_soon()
 
     def _show_prompt(self, wanted: bool) -> None:
         self.query_one("#prompt-box").display = wanted
         if wanted:
-            self.query_one(Prompt).focus()
+            self.set_focus(self.query_one(Prompt))
         else:
             self.action_show(self.shown)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from textual import events
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen, ScreenResultType
+from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widgets import Button, Input, Label, Static
 
 from hermes_tui.core.text import one_line
@@ -19,7 +20,20 @@ from hermes_tui.widgets.text import foreign
 QuitChoice = Literal["stop", "detach", "cancel"]
 
 
-class Dialog(ModalScreen[ScreenResultType]):
+class LeavesOnce:
+    """Is left once, however often it is asked for, as by both clicks of a double click.
+
+    Textual (8.2) would take away whatever lies on top by then, and at last the main screen.
+    """
+
+    def dismiss(self, result: Any = None) -> AwaitComplete:
+        """Leave with an answer, unless this is not the screen on top."""
+        if not cast("Screen[Any]", self).is_active:
+            return AwaitComplete()
+        return cast("AwaitComplete", super().dismiss(result))  # type: ignore[misc]  # see panes.py
+
+
+class Dialog(LeavesOnce, ModalScreen[ScreenResultType]):
     """Something over the screen; escape, or a click beside it, leaves it without an answer."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", show=False)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.binding import BindingType
+from textual.screen import ScreenResultType
 
 from hermes_tui import messages
 from hermes_tui.actions import BY_ID, PANES
@@ -16,7 +17,7 @@ from hermes_tui.core.text import clean, one_line
 from hermes_tui.keys import bindings
 from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
 from hermes_tui.screens.compare import CompareScreen, SizeScreen
-from hermes_tui.screens.dialogs import AskScreen, RewardScreen
+from hermes_tui.screens.dialogs import AskScreen, Dialog, RewardScreen
 from hermes_tui.screens.panes import FOCUS, PanesScreen
 from hermes_tui.widgets.chat import ChatPane
 from hermes_tui.widgets.logs import LogsPane
@@ -78,7 +79,7 @@ class MainScreen(Acts, PanesScreen):
                 self.notify(f"“{clean(text)}” is not there", markup=False)
 
         hint = "the same again goes on"
-        self.app.push_screen(AskScreen(f"Find in the {where}", message.last, hint), find)
+        self._ask(AskScreen(f"Find in the {where}", message.last, hint), find)
 
     def on_filter_wanted(self, message: messages.FilterWanted) -> None:
         """Ask which sessions to list."""
@@ -88,7 +89,7 @@ class MainScreen(Acts, PanesScreen):
                 self.query_one(SessionsPane).filter(text, self._state)
 
         hint = "part of a title, a state, a reward, a version; nothing lists all"
-        self.app.push_screen(AskScreen("List the sessions with", message.text, hint), answer)
+        self._ask(AskScreen("List the sessions with", message.text, hint), answer)
 
     def on_export_wanted(self, message: messages.ExportWanted) -> None:
         """Write the shown episode to a file."""
@@ -107,7 +108,7 @@ class MainScreen(Acts, PanesScreen):
 
         about = "Turns that need it break off; it comes back where it was."
         question = f"Restart {one_line(message.process)}?"
-        self.app.push_screen(ConfirmScreen(question, about, "Restart"), answer)
+        self._ask(ConfirmScreen(question, about, "Restart"), answer)
 
     def on_log_opened(self, message: messages.LogOpened) -> None:
         """Read the log of a process."""
@@ -122,7 +123,7 @@ class MainScreen(Acts, PanesScreen):
         title = "Find in the log" if message.kind == "find" else "Show only lines with"
         find = self._find_in_log if message.kind == "find" else self._filter_log
         hint = "from the newest to older ones" if message.kind == "find" else "nothing shows all"
-        self.app.push_screen(AskScreen(title, message.last, hint), find)
+        self._ask(AskScreen(title, message.last, hint), find)
 
     def _find_in_log(self, text: str | None) -> None:
         if text and not self.query_one(LogsPane).view.find(text):
@@ -140,11 +141,18 @@ class MainScreen(Acts, PanesScreen):
             if version is not None:
                 self._work(self.controller.roll_back(version))
 
-        self.app.push_screen(VersionScreen(self._state), answer)
+        self._ask(VersionScreen(self._state), answer)
 
     def on_training_held(self) -> None:
         """Hold training, or let it go on."""
         self._work(self.controller.toggle_training())
+
+    def _ask(
+        self, dialog: Dialog[ScreenResultType], answer: Callable[[ScreenResultType | None], None]
+    ) -> None:
+        """Open a dialog; a key pressed twice before it is there opens one."""
+        if self.is_active:
+            self.app.push_screen(dialog, answer)
 
     # Actions -------------------------------------------------------------------------------
 
@@ -194,7 +202,7 @@ class MainScreen(Acts, PanesScreen):
             if text is not None:
                 self._score(float(text.strip().replace(",", ".").replace("−", "-")))
 
-        self.app.push_screen(RewardScreen(self.controller.reward_range), answer)
+        self._ask(RewardScreen(self.controller.reward_range), answer)
 
     def do_score_undo(self) -> None:
         """Take the last score back."""
@@ -223,7 +231,7 @@ class MainScreen(Acts, PanesScreen):
 
         about = "Nothing more can be said in it. Its episodes stay, and can still be scored."
         question = f"End “{self._state.title(session_id)}”?"
-        self.app.push_screen(ConfirmScreen(question, about, "End"), answer)
+        self._ask(ConfirmScreen(question, about, "End"), answer)
 
     def do_compare_new(self) -> None:
         """Ask how many replies, then compare them."""
@@ -237,7 +245,7 @@ class MainScreen(Acts, PanesScreen):
             assert self._comparison is not None
             self.app.push_screen(CompareScreen(self.controller, self._comparison))
 
-        self.app.push_screen(SizeScreen(again=before is not None), answer)
+        self._ask(SizeScreen(again=before is not None), answer)
 
     def do_turn_interrupt(self) -> None:
         """Stop the turn in flight."""

@@ -277,7 +277,7 @@ class PanesScreen(PaintedScreen):
         """Show a pane and give it the focus."""
         if pane != "prompt":
             self._show(pane)
-        self.query_one(FOCUS[pane]).focus()
+        self.set_focus(self.query_one(FOCUS[pane]))
 
     def _show(self, pane: Scope) -> None:
         # Each update styles all there is: only the last change does.

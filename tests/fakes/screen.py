@@ -120,9 +120,9 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
     await pilot.pause()
 
 
-async def click(pilot: Pilot[None], place: tuple[int, int]) -> None:
-    """Click as a terminal does: wherever the app is, whether or not anything is there yet."""
-    for kind in (events.MouseDown, events.MouseUp):
+async def click(pilot: Pilot[None], place: tuple[int, int], times: int = 1) -> None:
+    """Click as a terminal does: whether or not anything is there yet, and without waiting."""
+    for kind in (events.MouseDown, events.MouseUp) * times:
         pilot.app.post_message(kind(None, *place, 0, 0, 1, False, False, False))
     await pilot.pause()
 

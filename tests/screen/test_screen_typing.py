@@ -1,16 +1,49 @@
-"""Keys that arrive faster than the screen takes them, as over a slow line."""
+"""Keys and clicks that arrive faster than the screen takes them, as over a slow line."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes.screen import app_of, make_app, prompt, running, until
+from fakes.screen import (
+    app_of,
+    click,
+    main,
+    make_app,
+    prompt,
+    running,
+    say_and_hear,
+    until,
+)
 from textual import events
+from textual.command import CommandPalette
 from textual.pilot import Pilot
-from textual.widgets import Input
+from textual.widgets import Button, Input, OptionList
 
+from hermes_tui.actions import PANES, Scope
+from hermes_tui.app import HermesTui
+from hermes_tui.core.events import ApprovalRequested
+from hermes_tui.screens.approval import ApprovalScreen
+from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
 from hermes_tui.screens.compare import CompareScreen, SizeScreen
+from hermes_tui.screens.dialogs import AskScreen, Dialog, QuitScreen
+from hermes_tui.screens.help import HelpScreen
+
+ASKED = ApprovalRequested(
+    session_id="sess-1", approval_id="a", question="?", choices=("once", "session", "deny")
+)
+
+DIALOGS: dict[str, Callable[[HermesTui], Dialog[Any]]] = {
+    "help": lambda app: HelpScreen(app.keys, "chat"),
+    "ask": lambda _: AskScreen("What?"),
+    "versions": lambda app: VersionScreen(app.controller.state),
+    "quit": lambda _: QuitScreen(),
+    "confirm": lambda _: ConfirmScreen("Sure?", "It restarts.", "Yes"),
+    "approval": lambda app: ApprovalScreen(app.controller, ASKED),
+}
+WITH_BUTTONS = ("quit", "confirm", "approval")
 
 
 def burst(pilot: Pilot[None], *keys: str) -> None:
@@ -54,3 +87,80 @@ async def test_a_dialog_takes_the_corrected_number(tmp_path: Path) -> None:
         burst(pilot, "backspace", "4", "enter")
         await until(pilot, lambda: isinstance(app.screen, CompareScreen), "the comparison")
         assert app.screen.comparison.size == 4  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("pane", [pane for pane in PANES if pane != "prompt"])
+async def test_a_message_typed_right_after_the_key_to_the_prompt_is_in_the_prompt(
+    tmp_path: Path, pane: Scope
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        main(app).go(pane)
+        burst(pilot, "down", "i", *"next")  # among them keys of panes, and of the screen
+        await until(pilot, lambda: prompt(app).text == "next")
+
+
+async def test_a_key_that_asks_asks_once(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        await say_and_hear(pilot)
+        main(app).go("chat")
+        burst(pilot, "slash", "slash")
+        await until(pilot, lambda: isinstance(app.focused, Input), "the field of the question")
+        burst(pilot, "escape")
+        await until(pilot, lambda: app.screen is main(app))
+
+
+async def test_enter_thrice_does_what_was_chosen_in_the_palette_once(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: isinstance(app.screen, CommandPalette))
+        await pilot.press(*"hold training")
+        await until(pilot, lambda: would_choose(app, "Hold training"), "the one that matches")
+        burst(pilot, "enter", "enter", "enter")
+        await until(pilot, lambda: app.screen is main(app))
+        burst(pilot, "ctrl+p")
+        await until(pilot, lambda: isinstance(app.screen, CommandPalette))
+        assert [call for call in backend.calls if call[0] == "pause_training"] == [
+            ("pause_training", True)
+        ]
+
+
+def would_choose(app: HermesTui, title: str) -> bool:
+    """Whether enter in the palette would choose an action."""
+    options = app.screen.query_one(OptionList)
+    at = options.highlighted
+    return at is not None and title in str(options.get_option_at_index(at).prompt)
+
+
+@pytest.mark.parametrize("name", [*DIALOGS, "palette", "theme"])
+async def test_a_double_click_beside_a_dialog_leaves_only_the_dialog(
+    tmp_path: Path, name: str
+) -> None:
+    app, _ = make_app(tmp_path)
+    app.controller.state.asked["a"] = ASKED
+    async with running(app) as pilot:
+        if name in DIALOGS:
+            app.push_screen(DIALOGS[name](app))
+        else:
+            app.press(name)
+        await until(pilot, lambda: app.screen is not main(app))
+        await click(pilot, (0, 0), times=2)
+        await until(pilot, lambda: app.screen is main(app))
+
+
+@pytest.mark.parametrize("name", WITH_BUTTONS)
+async def test_a_double_click_on_an_answer_is_one_answer(tmp_path: Path, name: str) -> None:
+    app, _ = make_app(tmp_path)
+    app.controller.state.asked["a"] = ASKED
+    async with running(app) as pilot:
+        for place in range(2):
+            answers: list[Any] = []
+            dialog = DIALOGS[name](app)
+            app.push_screen(dialog, answers.append)
+            await until(pilot, lambda d=dialog: app.screen is d)
+            x, y = dialog.query(Button)[place].region.center
+            await click(pilot, (int(x), int(y)), times=2)
+            await until(pilot, lambda: app.screen is main(app))
+            await until(pilot, lambda a=answers: len(a) == 1)
