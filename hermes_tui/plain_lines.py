@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from hermes_tui.core.events import Part, TextPart, ToolPart, Turn
-from hermes_tui.core.reasons import in_words
+from hermes_tui.core.reasons import in_words, reasons_in_words
 from hermes_tui.core.rows import (
     EpisodeDetail,
     EpisodeRow,
@@ -74,8 +74,8 @@ def turn_words(turn: Turn) -> str:
     if turn.policy_version is not None:
         words.append(f"policy v{turn.policy_version}")
     if turn.untrainable:
-        reasons = (in_words(reason) for reason in dict.fromkeys(turn.untrainable))
-        words.append(f"will not be trained: {', '.join(reasons)}")
+        what = "not all of it will" if turn.num_trainable else "will not"
+        words.append(f"{what} be trained: {reasons_in_words(turn.untrainable)}")
     return ", ".join(words)
 
 

@@ -88,6 +88,8 @@ class Turn:
     """Newest version among its tokens."""
     untrainable: tuple[str, ...] = ()
     """Reasons why completions of it can't be trained."""
+    num_trainable: int = 0
+    """Completions of it that can be trained."""
 
     def covers(self, read: Turn) -> bool:
         """Return whether this turn, seen while it ran, is the one that another was read back of."""

@@ -23,7 +23,7 @@ from hermes_tui.core.events import (
     Turn,
     TurnChanged,
 )
-from hermes_tui.core.history import add_measures, kept_turns, recorded_turns
+from hermes_tui.core.history import by_turn, kept_turns, measure, recorded_turns
 from hermes_tui.core.log_lines import LogLines
 from hermes_tui.core.rows import HELD_BY_PERSON, CompletionRow, EpisodeDetail, Stage, sampled_tokens
 from hermes_tui.core.state import ViewState
@@ -298,19 +298,17 @@ class Follower:
         live = [turn for turn in turns if turn.source != "read"]
         starts = [turn.started_at for turn in live]
         mine: dict[int, list[CompletionRow]] = {}
-        for completion in detail.completions:
-            place = bisect_right(starts, completion.created_at) - 1
-            done = completion.kind == "turn" and completion.finish_reason
-            if done and place >= 0 and live[place].ran_at(completion.created_at):
-                mine.setdefault(place, []).append(completion)
+        for completions in by_turn(detail):
+            began_at = completions[0].created_at
+            place = bisect_right(starts, began_at) - 1
+            if place >= 0 and live[place].ran_at(began_at):
+                mine.setdefault(place, []).extend(completions)
         for place, completions in mine.items():
             turn = live[place]
             if turn.state == "running":
                 continue
             turn.episode_id = detail.row.episode_id
-            turn.num_tokens, turn.seconds, turn.untrainable = 0, 0.0, ()
-            for completion in completions:
-                add_measures(turn, completion)
+            measure(turn, completions)
             self._tell(TurnChanged(turn=turn))
 
     def _take_turns(self, detail: EpisodeDetail) -> list[Turn]:

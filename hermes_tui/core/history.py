@@ -11,25 +11,42 @@ from hermes_tui_services.client import PastTurn
 
 
 def recorded_turns(detail: EpisodeDetail) -> list[Turn]:
-    """Return the turns of an episode as its recorded completions tell them.
+    """Return the turns of an episode as its recorded completions tell them."""
+    return [_recorded_turn(detail, completions) for completions in by_turn(detail)]
 
-    A completion whose last message is the user's begins a turn; one that follows a tool's result
-    goes on with it. Calls beside the agent's own turns are left out, and what is in flight.
+
+def by_turn(detail: EpisodeDetail) -> list[list[CompletionRow]]:
+    """Return an episode's completions, turn by turn.
+
+    One whose last message is the user's begins a turn; one that follows a tool's result goes on
+    with it, and so does one that the agent asked for itself because the one before was no end: it
+    was cut off, or the turn may call no more tools. Other calls beside the agent's own turns are
+    left out, and what is in flight.
     """
-    turns: list[Turn] = []
+    turns: list[list[CompletionRow]] = []
     for completion in detail.completions:
-        if completion.kind != "turn" or completion.in_flight:
+        if completion.in_flight:
             continue
-        results = _trailing_tool_results(completion.request_messages)
-        if not turns or not results:
-            turns.append(_recorded_turn(detail, completion))
-        else:
-            _fill_results(turns[-1], results)
-        _add_message(turns[-1], completion.message)
-        add_measures(turns[-1], completion)
-        if completion.finish_reason is None:
-            turns[-1].state = "interrupted"
+        if turns and _goes_on(completion, turns[-1][-1]):
+            turns[-1].append(completion)
+        elif completion.kind == "turn":
+            turns.append([completion])
     return turns
+
+
+def _goes_on(completion: CompletionRow, before: CompletionRow) -> bool:
+    """Whether a completion belongs to the turn of the one before it."""
+    if completion.kind == "turn":
+        return bool(_trailing_tool_results(completion.request_messages))
+    if before.finish_reason == "stop" or not before.request_messages:
+        return False
+    *earlier, last = before.request_messages
+    told = completion.request_messages
+    # Hermes merges what it asks into the message before where nothing was replied to that.
+    return len(told) > len(earlier) and (
+        [*told[: len(earlier)]] == earlier
+        and message_text(told[len(earlier)]).startswith(message_text(last))
+    )
 
 
 def kept_turns(session_id: str, past: Iterable[PastTurn]) -> list[Turn]:
@@ -67,18 +84,26 @@ def _trailing_tool_results(messages: Sequence[Wire]) -> dict[str, str]:
     return results
 
 
-def _recorded_turn(detail: EpisodeDetail, completion: CompletionRow) -> Turn:
-    messages = reversed(completion.request_messages)
+def _recorded_turn(detail: EpisodeDetail, completions: Sequence[CompletionRow]) -> Turn:
+    first = completions[0]
+    messages = reversed(first.request_messages)
     said: Wire = next((row for row in messages if row.get("role") == "user"), {})
-    return Turn(
-        turn_id=completion.completion_id,
+    turn = Turn(
+        turn_id=first.completion_id,
         session_id=detail.row.session_id,
         source="read",
         user_text=message_text(said),
-        state="completed",
+        state="completed" if completions[-1].finish_reason else "interrupted",
         episode_id=detail.row.episode_id,
-        started_at=completion.created_at,
+        started_at=first.created_at,
     )
+    for completion in completions:
+        told = completion.request_messages
+        told = told if completion.kind == "turn" else told[:-1]  # without what the agent asks
+        _fill_results(turn, _trailing_tool_results(told))
+        _add_message(turn, completion.message)
+    measure(turn, completions)
+    return turn
 
 
 def _fill_results(turn: Turn, results: dict[str, str]) -> None:
@@ -103,14 +128,16 @@ def _add_message(turn: Turn, message: Wire) -> None:
         )
 
 
-def add_measures(turn: Turn, completion: CompletionRow) -> None:
-    """Add a finished completion's tokens, seconds and version to its turn."""
-    turn.num_tokens += len(completion.tokens)
-    turn.seconds += completion.total_s
-    versions = [t.policy_version for t in completion.tokens if t.policy_version is not None]
+def measure(turn: Turn, completions: Sequence[CompletionRow]) -> None:
+    """Give a turn what its completions cost, and why any of them can't be trained."""
+    tokens = [token for completion in completions for token in completion.tokens]
+    turn.num_tokens = len(tokens)
+    turn.seconds = sum(completion.total_s for completion in completions)
+    versions = [token.policy_version for token in tokens if token.policy_version is not None]
     turn.policy_version = max(versions, default=turn.policy_version)
-    if completion.untrainable_reason:
-        turn.untrainable = (*turn.untrainable, completion.untrainable_reason)
+    reasons = [completion.untrainable_reason for completion in completions]
+    turn.untrainable = tuple(reason for reason in reasons if reason)
+    turn.num_trainable = reasons.count("")
 
 
 def message_text(message: Wire) -> str:

@@ -380,7 +380,7 @@ def trajectory(detail: EpisodeDetail, live: dict[str, list[Token]]) -> list[Item
 
 def _break_label(completion: CompletionRow, shared: int, length: int) -> str:
     if completion.kind != "turn":
-        return "a call beside the turn, never trained"
+        return "the agent asked for it itself: never trained"
     if shared < length:
         why = f": {completion.difference}" if completion.difference else ""
         return f"new segment after {shared} tokens{why}"

@@ -14,7 +14,7 @@ from textual.reactive import var
 from textual.widgets import Static
 
 from hermes_tui.core.events import Part, TextPart, Turn
-from hermes_tui.core.reasons import in_words
+from hermes_tui.core.reasons import in_words, reasons_in_words
 from hermes_tui.core.rows import EpisodeRow
 from hermes_tui.core.text import one_line
 from hermes_tui.widgets.folded import FoldedBlock
@@ -55,18 +55,24 @@ def badge(turn: Turn, fate: Fate) -> Content:
 
 
 def _episode_badge(turn: Turn, episode: EpisodeRow, fate: Fate) -> Content:
-    why = ", ".join(in_words(reason) for reason in dict.fromkeys(turn.untrainable))
+    why = reasons_in_words(turn.untrainable)
+    if why and turn.num_trainable:
+        return _fate_badge(episode, fate) + _dim(f" · not all of it: {why}")
+    if why and episode.state not in ("claimed", "dropped"):
+        return state("dropped", f"not trained: {why}")
+    return _fate_badge(episode, fate)
+
+
+def _fate_badge(episode: EpisodeRow, fate: Fate) -> Content:
     score = f"{signed(episode.reward, 1)}"
     match episode.state:
-        case "trained" if not why:
+        case "trained":
             return state("trained", f"trained at step {episode.step}") + _dim(f" · {score}")
         case "claimed":
             return state("claimed", "in the step that runs") + _dim(f" · {score}")
         case "dropped":
             reason = in_words(episode.dropped_reason) or "dropped"
             return state("dropped", f"not trained: {reason}")
-    if why:
-        return state("dropped", f"not trained: {why}")
     if episode.state == "scored":
         when = f"for {fate.seconds_left:.1f} s" if fate.seconds_left > 0 else f"· {fate.waiting}"
         undo = f"{fate.undo} undoes it {when}" if fate.undo else when.removeprefix("· ")

@@ -1,4 +1,4 @@
-"""Every reason that the trainer gives has words."""
+"""Every reason that the trainer gives has words, and they are shown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from typing import get_args
 
 import pytest
 
+from hermes_tui.core.events import Turn
 from hermes_tui.core.reasons import in_words
+from hermes_tui.core.rows import EpisodeRow
+from hermes_tui.plain_lines import turn_words
+from hermes_tui.widgets.turn import Fate, badge
 from hermes_tui_training.types import UntrainableReason
 
 OF_EPISODES = ("incomplete", "non_finite")
@@ -15,8 +19,43 @@ OF_EPISODES = ("incomplete", "non_finite")
 
 @pytest.mark.parametrize("reason", [*get_args(UntrainableReason), *OF_EPISODES])
 def test_a_reason_has_words(reason: str) -> None:
-    assert " " in in_words(reason) or in_words(reason) == "interrupted"
+    assert " " in in_words(reason)
 
 
 def test_an_unknown_reason_is_shown_as_it_is() -> None:
     assert in_words("sunspots") == "sunspots"
+
+
+@pytest.mark.parametrize(
+    ("num_trainable", "state", "shown", "said"),
+    [
+        (0, "trained", "✗ not trained: cut off by max_tokens", "will not be trained"),
+        (0, "scored", "✗ not trained: cut off by max_tokens", "will not be trained"),
+        (
+            1,
+            "trained",
+            "trained at step 3 · +1.0 · not all of it: cut off by max_tokens",
+            "not all of it will be trained",
+        ),
+        (
+            1,
+            "open",
+            "○ not judged yet · not all of it: cut off by max_tokens",
+            "not all of it will be trained",
+        ),
+    ],
+)
+def test_what_is_not_trained_says_why_and_whether_it_is_all(
+    num_trainable: int, state: str, shown: str, said: str
+) -> None:
+    turn = Turn(
+        turn_id="t",
+        session_id="sess-1",
+        user_text="x",
+        state="completed",
+        untrainable=("truncated", "truncated"),
+        num_trainable=num_trainable,
+    )
+    row = EpisodeRow(episode_id="ep-1", session_id="sess-1", state=state, reward=1.0, step=3)
+    assert shown in badge(turn, Fate(episode=row)).plain
+    assert f"{said}: cut off by max_tokens" in turn_words(turn)
