@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
+from textual.binding import BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from hermes_tui.actions import ACTIONS, Action
 from hermes_tui.screens.compare import CompareScreen
-from hermes_tui.screens.dialogs import LeavesOnce
+from hermes_tui.screens.dialogs import PAGING, LeavesOnce, Pages
 
 if TYPE_CHECKING:
     from hermes_tui.app import HermesTui
 
 
-class Palette(LeavesOnce, CommandPalette):
+class Palette(LeavesOnce, Pages, CommandPalette):
     """Textual's palette, left once; see ``ActionsProvider`` for what it does then."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*PAGING]
 
 
 class ActionsProvider(Provider):

@@ -14,7 +14,7 @@ from textual.widgets.option_list import Option
 
 from hermes_tui.core.rows import StepRow
 from hermes_tui.core.state import ViewState
-from hermes_tui.screens.dialogs import Dialog
+from hermes_tui.screens.dialogs import PAGING, Dialog, Pages
 from hermes_tui.widgets.text import foreign, signed
 
 
@@ -56,8 +56,10 @@ class ConfirmScreen(Dialog[bool]):
         self.dismiss(event.button.id == "yes")
 
 
-class VersionScreen(Dialog[int | None]):
+class VersionScreen(Pages, Dialog[int | None]):
     """Asks which kept version to make current again."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*PAGING]
 
     def __init__(self, view: ViewState) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen, Screen, ScreenResultType
-from textual.widgets import Button, Input, Label, Static
+from textual.widgets import Button, Input, Label, OptionList, Static
 
 from hermes_tui.core.text import one_line
 from hermes_tui.widgets.field import Field
@@ -31,6 +31,23 @@ class LeavesOnce:
         if not cast("Screen[Any]", self).is_active:
             return AwaitComplete()
         return cast("AwaitComplete", super().dismiss(result))  # type: ignore[misc]  # see panes.py
+
+
+PAGING = (
+    Binding("pageup", "page('up')", show=False, priority=True),
+    Binding("pagedown", "page('down')", show=False, priority=True),
+)
+"""Bindings of a screen that ``Pages``."""
+
+
+class Pages:
+    """Pages in its list of options once that has room: before, Textual (8.2) ends with KeyError."""
+
+    def action_page(self, where: str) -> None:
+        """Go a page up or down."""
+        for options in cast("Screen[Any]", self).query(OptionList):
+            if options.scrollable_content_region:
+                getattr(options, f"action_page_{where}")()
 
 
 class Dialog(LeavesOnce, ModalScreen[ScreenResultType]):

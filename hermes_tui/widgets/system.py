@@ -93,10 +93,17 @@ class SystemPane(Vertical):
         head = self.query_one("#processes-head", Static)
         head.update(_head(roomy))
         self.processes.show([*_rows(view, last, roomy)])
+        self._take_no_more_than_it_fills(machine)
         processes = view.processes.values()
         ready = sum(process.state == "ready" for process in processes)
         memory = size(sum(process.rss_bytes for process in processes))
         titled(self, "system", f"{ready} of {len(processes)} ready · {memory}" if processes else "")
+
+    def _take_no_more_than_it_fills(self, machine: Static) -> None:
+        """Leave the rest of the room to the log, where that is below."""
+        above = str(machine.content).count("\n") + 1 + machine.styles.margin.height + 1
+        all_of_it = above + len(self.processes.rows) + self.gutter.height
+        self.styles.max_height = all_of_it if self.screen.has_class("-wide") else None
 
 
 # The machine -----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from fakes.screen import (
     make_app,
     running,
     say_and_hear,
+    stack,
     until,
 )
 from textual.pilot import Pilot
@@ -184,3 +185,26 @@ async def test_without_training_nothing_promises_a_lesson(tmp_path: Path) -> Non
         assert "with training.enabled = true the model learns from you" in shown
         assert "score an episode" not in shown
         assert "questions are asked" not in shown
+
+
+@pytest.mark.parametrize(
+    ("size", "hidden"), [((120, 30), 0), (WIDE, 0), (VAST, 0), ((120, 24), 4), (NARROW, 0)]
+)
+async def test_the_log_leaves_the_processes_the_room_that_they_need(
+    tmp_path: Path, size: tuple[int, int], hidden: int
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app, size) as pilot:
+        main(app).go("system")
+        rows = stack(app)
+        await until(pilot, lambda: rows.max_scroll_y == hidden)
+        await pilot.press("end")
+        await until(pilot, lambda: rows.scroll_y == hidden)  # the last one can be seen
+        assert any("└ learner" in row for row in screen_lines(pilot))
+
+
+async def test_nothing_stands_beside_the_notice_that_there_is_no_room(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app, (50, 8)) as pilot:
+        await until(pilot, lambda: "needs 60 columns and 20 rows" in screen_lines(pilot)[0])
+        assert not any(row.strip() for row in screen_lines(pilot)[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,23 @@ async def test_enter_thrice_does_what_was_chosen_in_the_palette_once(tmp_path: P
         assert [call for call in backend.calls if call[0] == "pause_training"] == [
             ("pause_training", True)
         ]
+
+
+@pytest.mark.parametrize("name", ["versions", "palette", "theme"])
+async def test_a_page_key_in_a_list_without_room_is_none(tmp_path: Path, name: str) -> None:
+    app, backend = make_app(tmp_path)
+    backend.trainer_row = replace(backend.trainer_row, kept_versions=(5, 6, 7))
+    async with running(app, (2, 2)) as pilot:
+        await until(pilot, lambda: bool(app.controller.state.trainer.kept_versions))
+        if name in DIALOGS:
+            app.push_screen(DIALOGS[name](app))
+        else:
+            app.press(name)
+        await until(pilot, lambda: bool(app.screen.query(OptionList)), "the list")
+        options = app.screen.query_one(OptionList)
+        await until(pilot, lambda: options.option_count > 0, "something to choose from")
+        burst(pilot, "down", "down", "pagedown", "pageup", "escape")
+        await until(pilot, lambda: app.screen is main(app))
 
 
 def would_choose(app: HermesTui, title: str) -> bool:
