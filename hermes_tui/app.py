@@ -142,12 +142,18 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         Textual does a pane's key once it has bubbled up to the app, and by then what was typed
         after it, such as a message after the key to the prompt, is on its way to the same pane.
         """
+        if isinstance(event, events.Key):
+            active = self.screen.active_bindings.get(event.key)
+            if active and active.binding.action == "paste":
+                event = events.Paste(self.clipboard)  # as from outside: all lines to who takes them
+            elif (
+                active
+                and not isinstance(self.focused, (Input, TextArea))
+                and await self.run_action(active.binding.action, active.node)
+            ):
+                return
         if isinstance(event, events.Paste):
             event.text = clean(event.text)
-        elif isinstance(event, events.Key) and not isinstance(self.focused, (Input, TextArea)):
-            active = self.screen.active_bindings.get(event.key)
-            if active and await self.run_action(active.binding.action, active.node):
-                return
         await super().on_event(event)
 
     # Theme ---------------------------------------------------------------------------------

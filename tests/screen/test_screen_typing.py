@@ -31,6 +31,7 @@ from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
 from hermes_tui.screens.compare import CompareScreen, SizeScreen
 from hermes_tui.screens.dialogs import AskScreen, Dialog, QuitScreen
 from hermes_tui.screens.help import HelpScreen
+from hermes_tui.widgets.prompt import Prompt
 
 ASKED = ApprovalRequested(
     session_id="sess-1", approval_id="a", question="?", choices=("once", "session", "deny")
@@ -143,6 +144,25 @@ async def test_a_page_key_in_a_list_without_room_is_none(tmp_path: Path, name: s
         await until(pilot, lambda: options.option_count > 0, "something to choose from")
         burst(pilot, "down", "down", "pagedown", "pageup", "escape")
         await until(pilot, lambda: app.screen is main(app))
+
+
+@pytest.mark.parametrize("name", ["ask", "palette", "prompt"])
+async def test_what_was_copied_is_pasted_as_text_from_outside_is(tmp_path: Path, name: str) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        app.copy_to_clipboard("one\x1b[2J\ntwo")
+        if name in DIALOGS:
+            app.push_screen(DIALOGS[name](app))
+        elif name == "palette":
+            app.press("palette")
+        await until(pilot, lambda: isinstance(app.focused, (Input, Prompt)), "a field")
+        burst(pilot, "a", "ctrl+v", "b")
+        field = app.focused
+        if isinstance(field, Prompt):
+            await until(pilot, lambda: field.text == "aone\ntwob")
+        else:
+            assert isinstance(field, Input)
+            await until(pilot, lambda: field.value == "aoneb")
 
 
 def would_choose(app: HermesTui, title: str) -> bool:
