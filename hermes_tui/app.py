@@ -47,6 +47,11 @@ LEAVE_S = 2.0
 HUNG_UP_S = 0.5
 """The same when the terminal is gone: nothing of it can be restored."""
 
+FINISH_S = 0.5
+"""Leaving waits at most this long for what was asked for before."""
+NUM_LOOKS = 50
+"""It looks this often whether that is done."""
+
 TWICE_S = 2.0
 """Two presses of ctrl+c within this time quit."""
 
@@ -209,7 +214,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
     def do_palette(self) -> None:
         """Show the palette."""
         if isinstance(self.screen, (MainScreen, CompareScreen)):
-            self.push_screen(Palette(id="palette"))
+            self.push_screen(Palette())
 
     def do_approval_answer(self) -> None:
         """Open a question of the agent: of the open session, else the oldest."""
@@ -267,12 +272,21 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         else:
             self.push_screen(QuitScreen(), self._leave)
 
-    def _leave(self, choice: QuitChoice | None) -> None:
+    async def _leave(self, choice: QuitChoice | None) -> None:
+        if choice in ("stop", "detach"):
+            await self._finish_doing()
         if choice == "detach":
             self.exit()
         elif choice == "stop":
             self.workers.cancel_group(self, "start")
             self.push_screen(StoppingScreen(self.controller))
+
+    async def _finish_doing(self) -> None:
+        """Let what was just asked for, such as a score, reach the stack."""
+        for _ in range(NUM_LOOKS):
+            if all(worker.is_finished for worker in self.workers if worker.group == "doing"):
+                return
+            await asyncio.sleep(FINISH_S / NUM_LOOKS)
 
 
 def calm_collector() -> None:

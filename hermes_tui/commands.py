@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from textual.await_complete import AwaitComplete
 from textual.binding import BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.widgets import Input
 
 from hermes_tui.actions import ACTIONS, Action
 from hermes_tui.screens.compare import CompareScreen
@@ -20,6 +22,16 @@ class Palette(LeavesOnce, Pages, CommandPalette):
     """Textual's palette, left once; see ``ActionsProvider`` for what it does then."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*PAGING]
+
+    def dismiss(self, result: Any = None) -> AwaitComplete:
+        """Leave, and look for nothing any more."""
+        self.workers.cancel_node(self)
+        return super().dismiss(result)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Look for nothing that is typed as it is left: there is no list for it (Textual 8.2)."""
+        if not self.is_active:
+            event.prevent_default()
 
 
 class ActionsProvider(Provider):

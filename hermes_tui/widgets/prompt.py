@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from textual import events
+from textual.geometry import Offset
 from textual.widgets import TextArea
 
 from hermes_tui.keys import Keys
@@ -52,6 +53,15 @@ class Prompt(Acts, TextArea):
         self._history = [*self._history[-MAX_HISTORY + 1 :], text]
         self._recalled = 0
         self.clear()
+
+    def scroll_cursor_visible(self, center: bool = False, animate: bool = False) -> Offset:
+        """Scroll to the cursor, unless its line is gone.
+
+        To undo moves it only after the size is fitted, and Textual (8.2) ends with a ValueError.
+        """
+        if self.cursor_location[0] >= self.document.line_count:
+            return Offset()
+        return super().scroll_cursor_visible(center, animate)
 
     async def on_key(self, event: events.Key) -> None:
         """Do the prompt's own actions, and bring back earlier messages from the edges.

@@ -18,6 +18,7 @@ from fakes.screen import (
     main,
     make_app,
     notices,
+    press,
     prompt,
     running,
     say,
@@ -27,6 +28,7 @@ from fakes.screen import (
     tokens,
     until,
 )
+from textual import events
 from textual.command import CommandPalette
 from textual.widgets import Input
 
@@ -200,6 +202,28 @@ async def test_score_keys(tmp_path: Path) -> None:
             await until(pilot, lambda r=reward: ("set_reward", "ep-1", r) in backend.calls)
         await until(pilot, lambda: "◆ scored −0.4" in badges(app)[0])
         assert any("episode 1 of “hello”" in text for text in notices(app))
+
+
+@pytest.mark.parametrize("answer", ["d", "s"])
+async def test_a_score_just_before_leaving_is_not_lost(
+    tmp_path: Path, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, backend = make_app(tmp_path)
+    arrives, set_reward = asyncio.Event(), backend.set_reward
+
+    async def slowly(episode_id: str, reward: float) -> None:
+        await arrives.wait()
+        await set_reward(episode_id, reward)
+
+    monkeypatch.setattr(backend, "set_reward", slowly)
+    async with running(app) as pilot:
+        await say_and_hear(pilot)
+        await press(pilot, "f3", "ctrl+q")
+        await until(pilot, lambda: isinstance(app.screen, QuitScreen))
+        app.post_message(events.Key(answer, answer))
+        asyncio.get_running_loop().call_later(0.1, arrives.set)
+        await until(pilot, lambda: not app.is_running or app._exit)
+    assert ("set_reward", "ep-1", 1.0) in backend.calls
 
 
 async def test_f2_takes_an_exact_number_within_the_range(tmp_path: Path) -> None:

@@ -21,12 +21,12 @@ from fakes.screen import (
     say_and_hear,
 )
 from textual import events
-from textual.command import CommandPalette
 from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 
 from hermes_tui.actions import ACTIONS, PANES, Scope
 from hermes_tui.app import HermesTui
+from hermes_tui.commands import Palette
 from hermes_tui.core.compare import Comparison
 from hermes_tui.core.events import ApprovalRequested
 from hermes_tui.screens.approval import ApprovalScreen
@@ -79,7 +79,7 @@ ASKED = ApprovalRequested(session_id="sess-1", approval_id="a", question="?", ch
 
 
 def palette(_: HermesTui, __: FakeBackend) -> Screen[object]:
-    return CommandPalette(id="palette")
+    return Palette()
 
 
 def comparison(app: HermesTui, backend: FakeBackend) -> Screen[object]:

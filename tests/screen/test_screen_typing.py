@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakes.screen import (
+    NARROW,
     app_of,
     click,
     main,
@@ -127,6 +128,42 @@ async def test_enter_thrice_does_what_was_chosen_in_the_palette_once(tmp_path: P
         assert [call for call in backend.calls if call[0] == "pause_training"] == [
             ("pause_training", True)
         ]
+
+
+async def test_what_is_typed_as_the_palette_is_clicked_away_is_looked_for_nowhere(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app, NARROW) as pilot:
+        for _ in range(20):
+            app.press("palette")
+            burst(pilot, *"pan")
+            for _ in range(3):
+                await click(pilot, (0, 0))
+            await until(pilot, lambda: app.screen is main(app))
+
+
+async def test_what_is_left_can_be_opened_again_at_once(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        for key in ("ctrl+p", "f1", "f2", "ctrl+q"):
+            await pilot.press(key)
+            await until(pilot, lambda: app.focused is not prompt(app))
+            burst(pilot, *["escape", key] * 3, "escape")
+            await until(pilot, lambda: app.screen is main(app))
+
+
+async def test_several_lines_are_undone_and_done_again(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    lines = "\n".join(map(str, range(12)))
+    async with running(app) as pilot:
+        app.post_message(events.Paste(lines))
+        await until(pilot, lambda: prompt(app).text == lines)
+        burst(pilot, "ctrl+z")
+        await until(pilot, lambda: not prompt(app).text)
+        burst(pilot, "ctrl+y")
+        await until(pilot, lambda: prompt(app).text == lines)
+        assert prompt(app).cursor_location == (11, 2)
 
 
 @pytest.mark.parametrize("name", ["versions", "palette", "theme"])
