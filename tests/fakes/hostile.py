@@ -37,10 +37,11 @@ _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 def assert_harmless(app: App[None]) -> None:
     """Check that nothing of a screen could steer a terminal, and that no row is too wide for it."""
+    width = app.screen._compositor.size.width  # on its way to a new size, it is not the app's yet
     for strip in app.screen._compositor.render_strips():
         for segment in strip:
             assert not OBEYED.search(segment.text), segment
-        assert sum(cell_len(s.text) for s in strip) == app.size.width, strip.text
+        assert sum(cell_len(s.text) for s in strip) == width, strip.text
         written = _COLOURS.sub("", strip.render(app.console))  # links in it would be written out
         assert not OBEYED.search(written), written
 
