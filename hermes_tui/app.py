@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import App, SystemCommand
-from textual.binding import BindingType
+from textual.binding import ActiveBinding, BindingType
 from textual.screen import ModalScreen, Screen
 from textual.theme import Theme, ThemeProvider
 from textual.widgets import Input, TextArea
@@ -35,6 +35,7 @@ from hermes_tui.screens.start import StartScreen
 from hermes_tui.screens.stopping import StoppingScreen
 from hermes_tui.themes import readable
 from hermes_tui.widgets.panes import Acts
+from hermes_tui.widgets.prompt import Prompt
 from hermes_tui_services.errors import HermesTuiError
 
 if TYPE_CHECKING:
@@ -151,15 +152,22 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
             active = self.screen.active_bindings.get(event.key)
             if active and active.binding.action == "paste":
                 event = events.Paste(self.clipboard)  # as from outside: all lines to who takes them
-            elif (
-                active
-                and not isinstance(self.focused, (Input, TextArea))
-                and await self.run_action(active.binding.action, active.node)
-            ):
+            elif await self._acted(event.key, active):
                 return
         if isinstance(event, events.Paste):
             event.text = clean(event.text)
         await super().on_event(event)
+
+    async def _acted(self, key: str, active: ActiveBinding | None) -> bool:
+        """Do what a key does beside the fields, which act in order themselves; return if it did."""
+        screen, focused = self.screen, self.focused
+        if isinstance(focused, Prompt) and isinstance(screen, (MainScreen, CompareScreen)):
+            if leaves := key in self.keys.keys["prompt_leave"]:
+                screen.leave_prompt()
+            return leaves
+        if active is None or isinstance(focused, (Input, TextArea)):
+            return False
+        return await self.run_action(active.binding.action, active.node)
 
     # Theme ---------------------------------------------------------------------------------
 

@@ -206,7 +206,6 @@ class CompareScreen(Acts, LeavesOnce, PaintedScreen):
     def on_message_typed(self, message: messages.MessageTyped) -> None:
         """Say it to all."""
         message.stop()
-        self.query_one(Prompt).sent(message.text)
         self._show_prompt(False)
         # Of the app, not of this screen: the replies go on when the person leaves.
         self.app.run_worker(self._ask(message.text), group="compare")
@@ -214,11 +213,15 @@ class CompareScreen(Acts, LeavesOnce, PaintedScreen):
     async def _ask(self, text: str) -> None:
         if not await self.comparison.ask(text) and self.is_attached:
             self._show_prompt(True)
-            self.query_one(Prompt).load_text(text)
+            self.query_one(Prompt).take_back(text)
 
     def on_prompt_left(self, message: messages.PromptLeft) -> None:
         """Nothing was said: leave."""
         message.stop()
+        self.leave_prompt()
+
+    def leave_prompt(self) -> None:
+        """Leave: nothing was said."""
         self.do_compare_leave()
 
     def on_sibling_clicked(self, message: messages.SiblingClicked) -> None:

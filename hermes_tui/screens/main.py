@@ -47,18 +47,21 @@ class MainScreen(Acts, PanesScreen):
         """Say it to the agent."""
         if reason := self.controller.refusal():
             self.notify(reason, severity="warning", markup=False)
+            self.query_one(Prompt).take_back(message.text)
             return
-        self.query_one(Prompt).sent(message.text)
         if self.pane == "sessions" or self.has_class("-page"):
             self._show("chat")
         self.run_worker(self._send(message.text), group="turns")
 
     async def _send(self, text: str) -> None:
-        prompt = self.query_one(Prompt)
-        if not await self.controller.send(text) and not prompt.text:
-            prompt.load_text(text)
+        if not await self.controller.send(text):
+            self.query_one(Prompt).take_back(text)
 
     def on_prompt_left(self) -> None:
+        """Give the keys to the pane that is shown."""
+        self.leave_prompt()
+
+    def leave_prompt(self) -> None:
         """Give the keys to the pane that is shown."""
         self.go(self.pane)
 

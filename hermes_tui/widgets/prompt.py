@@ -38,6 +38,7 @@ class Prompt(Acts, TextArea):
         if self.document.get_line(row)[:column].endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column))
         elif text := self.text.strip():
+            self.sent(text)
             self.post_message(MessageTyped(text))
 
     def do_prompt_newline(self) -> None:
@@ -49,10 +50,16 @@ class Prompt(Acts, TextArea):
         self.post_message(PromptLeft())
 
     def sent(self, text: str) -> None:
-        """Empty the prompt: its text was sent."""
+        """Empty the prompt: its text was sent, and what is typed from now on is another one."""
         self._history = [*self._history[-MAX_HISTORY + 1 :], text]
         self._recalled = 0
         self.clear()
+
+    def take_back(self, text: str) -> None:
+        """Have a text again that could not be sent, before what was typed since."""
+        if self._history[-1:] == [text]:
+            self._history.pop()
+        self.insert(text, (0, 0))
 
     def scroll_cursor_visible(self, center: bool = False, animate: bool = False) -> Offset:
         """Scroll to the cursor, unless its line is gone.

@@ -14,6 +14,7 @@ from fakes.screen import (
     click,
     main,
     make_app,
+    notices,
     prompt,
     running,
     say_and_hear,
@@ -26,6 +27,7 @@ from textual.widgets import Button, Input, OptionList
 
 from hermes_tui.actions import PANES, Scope
 from hermes_tui.app import HermesTui
+from hermes_tui.core.compare import Comparison
 from hermes_tui.core.events import ApprovalRequested
 from hermes_tui.screens.approval import ApprovalScreen
 from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
@@ -33,6 +35,7 @@ from hermes_tui.screens.compare import CompareScreen, SizeScreen
 from hermes_tui.screens.dialogs import AskScreen, Dialog, QuitScreen
 from hermes_tui.screens.help import HelpScreen
 from hermes_tui.widgets.prompt import Prompt
+from hermes_tui.widgets.tokens import TokenView
 
 ASKED = ApprovalRequested(
     session_id="sess-1", approval_id="a", question="?", choices=("once", "session", "deny")
@@ -101,6 +104,33 @@ async def test_a_message_typed_right_after_the_key_to_the_prompt_is_in_the_promp
         main(app).go(pane)
         burst(pilot, "down", "i", *"next")  # among them keys of panes, and of the screen
         await until(pilot, lambda: prompt(app).text == "next")
+
+
+@pytest.mark.parametrize("compare", [False, True])
+async def test_keys_right_after_leaving_the_prompt_are_the_panes(
+    tmp_path: Path, compare: bool
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        if compare:
+            await app.push_screen(CompareScreen(app.controller, Comparison(app.controller, 2)))
+            await until(pilot, lambda: isinstance(app.focused, Prompt))
+            burst(pilot, "escape")
+        burst(pilot, *"so far", "escape", "t")
+        await until(pilot, lambda: isinstance(app.focused, TokenView))
+        assert app.screen is main(app)
+        assert prompt(app).text == "so far"
+
+
+async def test_what_is_typed_right_after_a_message_is_the_next_one(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.hold = 2
+    async with running(app) as pilot:
+        burst(pilot, *"hi", "enter", "enter", *"and you", "enter", "?")
+        await until(pilot, lambda: prompt(app).text == "and you?")
+        assert [call for call in backend.calls if call[0] == "turn"] == [("turn", "sess-1", "hi")]
+        assert sum("still speaks" in text for text in notices(app)) == 1
+        backend.gate.set()
 
 
 async def test_a_key_that_asks_asks_once(tmp_path: Path) -> None:
