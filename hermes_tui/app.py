@@ -160,11 +160,10 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
 
     async def _acted(self, key: str, active: ActiveBinding | None) -> bool:
         """Do what a key does beside the fields, which act in order themselves; return if it did."""
-        screen, focused = self.screen, self.focused
-        if isinstance(focused, Prompt) and isinstance(screen, (MainScreen, CompareScreen)):
-            if leaves := key in self.keys.keys["prompt_leave"]:
-                screen.leave_prompt()
-            return leaves
+        focused = self.focused
+        if isinstance(focused, Prompt) and key in self.keys.keys["prompt_leave"]:
+            focused.action_do("prompt_leave")
+            return True
         if active is None or isinstance(focused, (Input, TextArea)):
             return False
         return await self.run_action(active.binding.action, active.node)

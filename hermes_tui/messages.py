@@ -110,10 +110,5 @@ class RestartWanted(Message):
 
 
 @dataclass
-class PromptLeft(Message):
-    """The person left the prompt, to use the keys for something else."""
-
-
-@dataclass
 class TrainingHeld(Message):
     """Training is to be held, or to go on."""

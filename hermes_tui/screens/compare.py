@@ -88,7 +88,7 @@ class CompareScreen(Acts, LeavesOnce, PaintedScreen):
                 yield SiblingView(place)
         yield AskedBar()
         with Vertical(id="prompt-box"):
-            yield Prompt(cast("HermesTui", self.app).keys)
+            yield Prompt(cast("HermesTui", self.app).keys, self.do_compare_leave)
         yield Hints()
         yield NoRoom()
 
@@ -214,15 +214,6 @@ class CompareScreen(Acts, LeavesOnce, PaintedScreen):
         if not await self.comparison.ask(text) and self.is_attached:
             self._show_prompt(True)
             self.query_one(Prompt).take_back(text)
-
-    def on_prompt_left(self, message: messages.PromptLeft) -> None:
-        """Nothing was said: leave."""
-        message.stop()
-        self.leave_prompt()
-
-    def leave_prompt(self) -> None:
-        """Leave: nothing was said."""
-        self.do_compare_leave()
 
     def on_sibling_clicked(self, message: messages.SiblingClicked) -> None:
         """Pick what was clicked."""

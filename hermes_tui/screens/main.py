@@ -57,14 +57,6 @@ class MainScreen(Acts, PanesScreen):
         if not await self.controller.send(text):
             self.query_one(Prompt).take_back(text)
 
-    def on_prompt_left(self) -> None:
-        """Give the keys to the pane that is shown."""
-        self.leave_prompt()
-
-    def leave_prompt(self) -> None:
-        """Give the keys to the pane that is shown."""
-        self.go(self.pane)
-
     def on_episode_picked(self, message: messages.EpisodePicked) -> None:
         """Open it."""
         self._work(self.controller.open_session(message.session_id, message.episode_id))

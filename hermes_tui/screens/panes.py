@@ -103,7 +103,7 @@ class PanesScreen(PaintedScreen):
                 yield ChatPane(self._fate)
                 yield AskedBar()
                 with Vertical(id="prompt-box"):
-                    yield Prompt(cast("HermesTui", self.app).keys)
+                    yield Prompt(cast("HermesTui", self.app).keys, lambda: self.go(self.pane))
             with Vertical(id="right"):
                 yield TokensPane(id="tokens")
                 yield TrainingPane()

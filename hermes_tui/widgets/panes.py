@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, cast
 
 from textual.content import Content
 from textual.widget import Widget
@@ -33,6 +33,12 @@ class ScrollsAtOnce:
         """Scroll to a column and a row, now."""
         how |= {"animate": False, "immediate": True}
         super().scroll_to(x, y, **how)  # type: ignore[misc]  # no widget, lest its style be theirs
+
+    def watch_show_vertical_scrollbar(self, shown: bool) -> None:
+        """Tell the bar where it stands: what was scrolled before it was shown it does not know."""
+        if shown:
+            widget = cast("Widget", self)
+            widget.vertical_scrollbar.position = widget.scroll_y
 
 
 def titled(widget: Widget, scope: Scope, detail: Content | str = "") -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from textual import events
 from textual.geometry import Offset
 from textual.widgets import TextArea
 
 from hermes_tui.keys import Keys
-from hermes_tui.messages import MessageTyped, PromptLeft
+from hermes_tui.messages import MessageTyped
 from hermes_tui.widgets.field import act_in_order
 from hermes_tui.widgets.panes import Acts
 
@@ -16,9 +18,14 @@ MAX_HISTORY = 100
 
 
 class Prompt(Acts, TextArea):
-    """A message of one or more lines: enter sends, a backslash at the end of a line goes on."""
+    """A message of one or more lines: enter sends, a backslash at the end of a line goes on.
 
-    def __init__(self, keys: Keys) -> None:
+    Args:
+        keys: those in force.
+        leave: gives the keys to something else, at once: what is typed next is not for the prompt.
+    """
+
+    def __init__(self, keys: Keys, leave: Callable[[], None]) -> None:
         super().__init__(
             id="prompt",
             soft_wrap=True,
@@ -29,6 +36,7 @@ class Prompt(Acts, TextArea):
             placeholder="Say something to the agent …",
         )
         self._keys = keys
+        self._leave = leave
         self._history: list[str] = []
         self._recalled = 0
 
@@ -47,7 +55,7 @@ class Prompt(Acts, TextArea):
 
     def do_prompt_leave(self) -> None:
         """Give the keys back to the panes."""
-        self.post_message(PromptLeft())
+        self._leave()
 
     def sent(self, text: str) -> None:
         """Empty the prompt: its text was sent, and what is typed from now on is another one."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fakes.backend import FakeBackend, FakeClock, make_step
 from textual import events
+from textual.css.query import NoMatches
 from textual.errors import NoWidget
 from textual.pilot import Pilot
 from textual.widgets import Static
@@ -72,10 +73,19 @@ def add_past(backend: FakeBackend) -> None:
 async def until(pilot: Pilot[None], holds: Callable[[], bool], what: str = "") -> None:
     """Wait until something holds, and until the screen on top can be clicked.
 
+    Where what is looked at is not there yet, it does not hold.
+
     Raises: AssertionError: it does not within the deadline.
     """
     end = asyncio.get_running_loop().time() + DEADLINE_S
-    while not (holds() and laid_out(pilot)):
+
+    def holds_now() -> bool:
+        try:
+            return holds()
+        except (LookupError, NoMatches):
+            return False
+
+    while not (holds_now() and laid_out(pilot)):
         if asyncio.get_running_loop().time() >= end:
             raise AssertionError(f"never came: {what or holds}; {seen(pilot)}")
         await asyncio.sleep(POLL_S)
@@ -123,8 +133,13 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
 async def click(pilot: Pilot[None], place: tuple[int, int], times: int = 1) -> None:
     """Click as a terminal does: whether or not anything is there yet, and without waiting."""
     for kind in (events.MouseDown, events.MouseUp) * times:
-        pilot.app.post_message(kind(None, *place, 0, 0, 1, False, False, False))
+        mouse(pilot, kind, place)
     await pilot.pause()
+
+
+def mouse(pilot: Pilot[None], kind: type[events.MouseEvent], place: tuple[int, int]) -> None:
+    """Have the mouse do something at a cell; one button is down while it moves."""
+    pilot.app.post_message(kind(None, *place, 0, 0, 1, False, False, False))
 
 
 async def say(pilot: Pilot[None], text: str = "hello") -> None:

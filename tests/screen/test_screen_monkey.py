@@ -17,6 +17,7 @@ from fakes.screen import (
     click,
     main,
     make_app,
+    mouse,
     running,
     say_and_hear,
 )
@@ -91,6 +92,10 @@ def approval(app: HermesTui, _: FakeBackend) -> Screen[object]:
     app.controller.state.asked["a"] = ASKED
     return ApprovalScreen(app.controller, ASKED)
 
+
+WHEEL = (events.MouseScrollUp, events.MouseScrollDown)
+DRAG = (events.MouseDown, events.MouseMove, events.MouseUp)
+PASTED = [HOSTILE[name] for name in ("steering", "markup", "white")]
 
 SCREENS: dict[str, Callable[[HermesTui, FakeBackend], Screen[object]]] = {
     "palette": palette,
@@ -198,7 +203,7 @@ async def test_every_key_in_every_dialog(tmp_path: Path, name: str, left: list[s
 
 
 @pytest.mark.parametrize("seed", [7, 8])
-async def test_keys_and_sizes_in_no_order_while_the_agent_speaks(
+async def test_keys_mouse_and_sizes_in_no_order_while_the_agent_speaks(
     tmp_path: Path, seed: int, left: list[str]
 ) -> None:
     app, backend = make_app(tmp_path, training=bool(seed % 2))
@@ -213,7 +218,11 @@ async def test_keys_and_sizes_in_no_order_while_the_agent_speaks(
                 for key in chance.choices(KEYS, k=4):  # a burst, taken one after the other
                     pressed.append(key)
                     app.post_message(events.Key(key, key if len(key) == 1 else None))
-                match chance.randrange(8):
+                size = app.size
+                places = [
+                    (chance.randrange(size.width), chance.randrange(size.height)) for _ in "ab"
+                ]
+                match chance.randrange(12):
                     case 0:
                         pressed.append("a resize")
                         await pilot.resize_terminal(chance.randint(1, 200), chance.randint(1, 60))
@@ -224,10 +233,20 @@ async def test_keys_and_sizes_in_no_order_while_the_agent_speaks(
                     case 3:
                         backend.emit("episode.opened", session_id=chance.choice(["sess-1", "?"]))
                     case 4:
-                        size = app.size
-                        place = (chance.randrange(size.width), chance.randrange(size.height))
-                        pressed.append("a click")
-                        await click(pilot, place)
+                        pressed.append(f"clicks at {places[0]}")
+                        await click(pilot, places[0], times=chance.randint(1, 3))
+                    case 5:
+                        pressed.append(f"the wheel at {places[0]}")
+                        mouse(pilot, chance.choice(WHEEL), places[0])
+                    case 6:
+                        pressed.append(f"a drag from {places[0]} to {places[1]}")
+                        for kind, place in zip(DRAG, (*places, places[1]), strict=True):
+                            mouse(pilot, kind, place)
+                    case 7:
+                        pressed.append("a paste")
+                        app.post_message(events.Paste(chance.choice(PASTED)))
+                    case 8:
+                        backend.write_log("supervisor", *PASTED)
                 await pilot.pause()
                 assert_harmless(app)
                 if isinstance(app.screen, StoppingScreen) or len(app.screen_stack) > 5:

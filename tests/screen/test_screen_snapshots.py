@@ -19,6 +19,7 @@ from fakes.screen import (
     add_past,
     app_of,
     badges,
+    main,
     make_app,
     say_and_hear,
     stack,
@@ -32,6 +33,7 @@ from hermes_tui.core.rows import CanaryRow, Stage, Token
 from hermes_tui.screens.main import MainScreen
 from hermes_tui.screens.start import StartScreen
 from hermes_tui.screens.stopping import StoppingScreen
+from hermes_tui.widgets.logs import LogView
 from hermes_tui.widgets.system import SystemPane
 
 LOG_LINES = 40
@@ -157,8 +159,13 @@ def settled(*keys: str) -> Run:
 
     async def run(pilot: Pilot[None]) -> None:
         await pressed(*keys)(pilot)
-        state = app_of(pilot).controller.state
+        app = app_of(pilot)
+        state, machine = app.controller.state, main(app).query_one("#machine", Static)
+        log = main(app).query_one(LogView)
         await until(pilot, lambda: bool(state.samples) and len(state.log) == LOG_LINES)
+        await until(pilot, lambda: not machine.region or bool(str(machine.content)))
+        if log.region:
+            await until(pilot, lambda: 0 < log.max_scroll_y == log.vertical_scrollbar.position)
 
     return run
 
