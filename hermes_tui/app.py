@@ -159,7 +159,11 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         await super().on_event(event)
 
     async def _acted(self, key: str, active: ActiveBinding | None) -> bool:
-        """Do what a key does beside the fields, which act in order themselves; return if it did."""
+        """Do what a key does beside the fields, which act in order themselves; return if it did.
+
+        What leaves the prompt is done here all the same: the prompt would do it only once the keys
+        that follow are on their way to it.
+        """
         focused = self.focused
         if isinstance(focused, Prompt) and key in self.keys.keys["prompt_leave"]:
             focused.action_do("prompt_leave")

@@ -38,6 +38,7 @@ class ActionsProvider(Provider):
     """Offers what can be done on the screen that the palette was opened over."""
 
     _chosen = False
+    """Whether something of it was done: each palette has a provider of its own."""
 
     async def discover(self) -> Hits:
         """Offer everything, before anything is typed."""

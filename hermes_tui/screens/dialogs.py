@@ -30,7 +30,7 @@ class LeavesOnce:
         """Leave with an answer, unless this is not the screen on top."""
         if not cast("Screen[Any]", self).is_active:
             return AwaitComplete()
-        return cast("AwaitComplete", super().dismiss(result))  # type: ignore[misc]  # see panes.py
+        return cast("AwaitComplete", super().dismiss(result))  # type: ignore[misc]  # no screen, lest its style be theirs
 
 
 PAGING = (
