@@ -155,7 +155,8 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
             elif await self._acted(event.key, active):
                 return
         if isinstance(event, events.Paste):
-            event.text = clean(event.text)
+            # Terminals, tmux among them, send the ends of lines as the enter key does.
+            event.text = clean(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         await super().on_event(event)
 
     async def _acted(self, key: str, active: ActiveBinding | None) -> bool:

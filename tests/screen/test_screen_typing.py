@@ -183,6 +183,14 @@ async def test_what_is_left_can_be_opened_again_at_once(tmp_path: Path) -> None:
             await until(pilot, lambda: app.screen is main(app))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+async def test_lines_are_pasted_whatever_ends_them(tmp_path: Path, end: str) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        app.post_message(events.Paste(f"one{end}two{end}{end}three"))
+        await until(pilot, lambda: prompt(app).text == "one\ntwo\n\nthree")
+
+
 async def test_several_lines_are_undone_and_done_again(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
     lines = "\n".join(map(str, range(12)))
