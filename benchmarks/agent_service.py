@@ -67,12 +67,13 @@ def measure(turn: Callable[[str], object], label: str) -> dict[str, Any]:
 
 def plain(upstream: str, rounds: int, home: Path) -> None:
     """Be the plain script: the worker's ``AIAgent`` and corrections, and nothing around them."""
-    from hermes_tui_services.config import AgentConfig, UpstreamConfig, WorkerRole
-    from hermes_tui_services.protocol import Inference
-    from hermes_tui_services.serving import ServeConfig
-    from hermes_tui_services.types import AgentRequest
-    from hermes_tui_services.worker import hermes, hermes_home
+    from hermes_tui_common.serving import ServeConfig
+    from hermes_tui_services.api.agent import AgentRequest
+    from hermes_tui_services.api.config import AgentConfig, UpstreamConfig, WorkerRole
+    from hermes_tui_services.api.protocol import Inference
     from hermes_tui_services.worker.approvals import Questions
+    from hermes_tui_services.worker.hermes import agent as hermes
+    from hermes_tui_services.worker.hermes import home as hermes_home
 
     role = WorkerRole(
         serve=ServeConfig(name="plain"),

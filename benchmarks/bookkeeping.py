@@ -29,17 +29,17 @@ from fakes.engine import FakeEngine, FakeOrchestrator, Script  # noqa: E402
 from outcome import at_most, print_outcome  # noqa: E402
 from pydantic import SecretStr  # noqa: E402
 
-from hermes_tui_services.http import parse_json  # noqa: E402
-from hermes_tui_services.serving import ServeConfig  # noqa: E402
-from hermes_tui_training.chat import Chat  # noqa: E402
-from hermes_tui_training.config import ModelConfig, TrainerRole, TrainingConfig  # noqa: E402
-from hermes_tui_training.gateway.completions import CompletionRun  # noqa: E402
-from hermes_tui_training.gateway.requests import plan  # noqa: E402
-from hermes_tui_training.gateway.services import Services  # noqa: E402
-from hermes_tui_training.model import prepare_model  # noqa: E402
-from hermes_tui_training.protocol import ChatRequest  # noqa: E402
-from hermes_tui_training.samples import training_samples  # noqa: E402
-from hermes_tui_training.store import Store, hash_key  # noqa: E402
+from hermes_tui_common.http import parse_json  # noqa: E402
+from hermes_tui_common.serving import ServeConfig  # noqa: E402
+from hermes_tui_training.algorithm.samples import training_samples  # noqa: E402
+from hermes_tui_training.api.config import ModelConfig, TrainerRole, TrainingConfig  # noqa: E402
+from hermes_tui_training.api.protocol import ChatRequest  # noqa: E402
+from hermes_tui_training.chat_template.renderer import Chat  # noqa: E402
+from hermes_tui_training.inference_gateway.completion_run import CompletionRun  # noqa: E402
+from hermes_tui_training.inference_gateway.context import Services  # noqa: E402
+from hermes_tui_training.inference_gateway.sampling_plan import plan  # noqa: E402
+from hermes_tui_training.models.prepare import prepare_model  # noqa: E402
+from hermes_tui_training.store.store import Store, hash_key  # noqa: E402
 
 TURNS = 128
 REPLY = "<think>short</think> It is the {turn}th answer, and it says that all is well so far.  "

@@ -31,9 +31,9 @@ import torch
 from outcome import Target, at_least, at_most, print_outcome
 from transformers import AutoModelForCausalLM
 
-from hermes_tui_training.config import ModelConfig, TrainingConfig
+from hermes_tui_training.api.config import ModelConfig, TrainingConfig
 from hermes_tui_training.engine import Engine, SamplingParams, create_engine
-from hermes_tui_training.model import EMBEDDED_MODEL, prepare_model
+from hermes_tui_training.models.prepare import EMBEDDED_MODEL, prepare_model
 
 PROMPT_LENGTHS = (24, 310, 60, 180, 37, 240, 96, 130)
 REPLY_LENGTHS = (48, 24, 64, 32, 56, 28, 40, 36)

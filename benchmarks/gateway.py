@@ -86,12 +86,12 @@ async def serve(directory: Path, step_s: float) -> None:
     import uvicorn
     from pydantic import SecretStr
 
-    from hermes_tui_services.serving import ServeConfig, bind
-    from hermes_tui_training.chat import Chat
-    from hermes_tui_training.config import ModelConfig, TrainerRole, TrainingConfig
-    from hermes_tui_training.gateway.app import create_app
-    from hermes_tui_training.model import prepare_model
-    from hermes_tui_training.store import Store
+    from hermes_tui_common.serving import ServeConfig, bind
+    from hermes_tui_training.api.config import ModelConfig, TrainerRole, TrainingConfig
+    from hermes_tui_training.chat_template.renderer import Chat
+    from hermes_tui_training.inference_gateway.app import create_app
+    from hermes_tui_training.models.prepare import prepare_model
+    from hermes_tui_training.store.store import Store
 
     config = TrainerRole(
         serve=ServeConfig(name="trainer"),

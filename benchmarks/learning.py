@@ -50,18 +50,18 @@ sys.path.append(str(ROOT / "tests"))
 from fakes.learner_process import ADMIN_KEY, LearnerProcess  # noqa: E402
 from outcome import Target, at_least, at_most, print_outcome  # noqa: E402
 
-from hermes_tui_services.serving import ServeConfig  # noqa: E402
-from hermes_tui_training.checkpoint import checkpoint_path  # noqa: E402
-from hermes_tui_training.config import (  # noqa: E402
+from hermes_tui_common.serving import ServeConfig  # noqa: E402
+from hermes_tui_training.api.config import (  # noqa: E402
     ModelConfig,
     RewardConfig,
     TrainerRole,
     TrainingConfig,
 )
 from hermes_tui_training.engine import Engine, SamplingParams, create_engine  # noqa: E402
-from hermes_tui_training.model import EMBEDDED_MODEL, prepare_model  # noqa: E402
-from hermes_tui_training.orchestrator import Orchestrator  # noqa: E402
-from hermes_tui_training.store import Store  # noqa: E402
+from hermes_tui_training.models.prepare import EMBEDDED_MODEL, prepare_model  # noqa: E402
+from hermes_tui_training.store.checkpoint import checkpoint_path  # noqa: E402
+from hermes_tui_training.store.store import Store  # noqa: E402
+from hermes_tui_training.trainer.orchestrator import Orchestrator  # noqa: E402
 
 PROMPTS = (
     "Name a colour.",

@@ -37,13 +37,13 @@ from textual import events  # noqa: E402
 from textual.pilot import Pilot  # noqa: E402
 
 from hermes_tui import app as app_module  # noqa: E402
-from hermes_tui.actions import PANES  # noqa: E402
-from hermes_tui.app import HermesTui, ScreenSettings, calm_collector  # noqa: E402
+from hermes_tui.core.actions import PANES  # noqa: E402
+from hermes_tui.core.changes import Turn  # noqa: E402
 from hermes_tui.core.controller import Controller  # noqa: E402
-from hermes_tui.core.events import Turn  # noqa: E402
-from hermes_tui.screens.main import MainScreen  # noqa: E402
-from hermes_tui.widgets.chat import ChatPane  # noqa: E402
-from hermes_tui_services.updates import (  # noqa: E402
+from hermes_tui.tui.app import HermesTui, ScreenSettings, calm_collector  # noqa: E402
+from hermes_tui.tui.screens.main import MainScreen  # noqa: E402
+from hermes_tui.tui.widgets.chat_pane import ChatPane  # noqa: E402
+from hermes_tui_services.api.events import (  # noqa: E402
     TextArrived,
     ToolCalled,
     ToolReturned,
@@ -390,7 +390,7 @@ def help_ms() -> float:
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
-            [sys.executable, "-P", "-m", "hermes_tui.cli", "--help"],
+            [sys.executable, "-P", "-m", "hermes_tui.cli.main", "--help"],
             stdout=subprocess.DEVNULL,
             check=True,
         )

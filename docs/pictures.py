@@ -32,10 +32,10 @@ from fakes.screen import (  # noqa: E402
 )
 from textual.pilot import Pilot  # noqa: E402
 
-from hermes_tui.core.rows import CanaryRow  # noqa: E402
-from hermes_tui.screens.compare import SizeScreen  # noqa: E402
-from hermes_tui.widgets.prompt import Prompt  # noqa: E402
-from hermes_tui.widgets.reply import Reply  # noqa: E402
+from hermes_tui.core.models import CanaryRow  # noqa: E402
+from hermes_tui.tui.screens.compare import SizeScreen  # noqa: E402
+from hermes_tui.tui.widgets.markdown_reply import Reply  # noqa: E402
+from hermes_tui.tui.widgets.prompt import Prompt  # noqa: E402
 
 VAST = (200, 60)
 

@@ -1,4 +1,4 @@
-"""The stack as the controller uses it; ``hermes_tui/remote.py`` is the real one."""
+"""The stack as the controller uses it; ``hermes_tui/stack_client/remote.py`` is the real one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Protocol
 
-from hermes_tui.core.events import StackEvent
-from hermes_tui.core.rows import (
+from hermes_tui.core.changes import StackEvent
+from hermes_tui.core.models import (
     CanaryRow,
     EpisodeDetail,
     EpisodeRow,
@@ -18,9 +18,9 @@ from hermes_tui.core.rows import (
     StepRow,
     TrainerRow,
 )
-from hermes_tui.core.status import SystemSample
-from hermes_tui_services.client import PastTurn
-from hermes_tui_services.updates import TurnUpdate
+from hermes_tui.core.stack_status import SystemSample
+from hermes_tui_services.api.client import PastTurn
+from hermes_tui_services.api.events import TurnUpdate
 
 
 class Backend(Protocol):

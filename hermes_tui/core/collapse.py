@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from hermes_tui.core.rows import StepRow
+from hermes_tui.core.models import StepRow
 
 WINDOW = 4
 """Steps that are averaged at each end; fewer would take one odd episode for a trend."""

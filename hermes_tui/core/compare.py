@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
+from hermes_tui.core.changes import Turn
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.events import Turn
-from hermes_tui.core.rows import EpisodeRow
+from hermes_tui.core.models import EpisodeRow
 
 MIN_SIBLINGS, MAX_SIBLINGS = 2, 9
 """How many replies can be compared: each has a digit key."""

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hermes_tui.core.backend import Backend
-from hermes_tui.core.events import Notice, RowsChanged, Turn, TurnsLoaded
-from hermes_tui.core.rows import EpisodeRow
+from hermes_tui.core.changes import Notice, RowsChanged, Turn, TurnsLoaded
+from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.turns import Turns
-from hermes_tui_services.errors import HermesTuiError
+from hermes_tui_common.errors import HermesTuiError
 
 TASK_ID = "chat"
 """Task of the sessions that a person starts by talking: they share one running baseline."""

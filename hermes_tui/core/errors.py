@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_tui_services.errors import ConfigError, HermesTuiError, ServiceError, StackError
+from hermes_tui_common.errors import ConfigError, HermesTuiError, ServiceError, StackError
 
 EXIT_OK = 0
 EXIT_FAILED = 1

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
-from hermes_tui.core.events import ApprovalRequested, Turn
-from hermes_tui.core.log_lines import LogLines
-from hermes_tui.core.rows import (
+from hermes_tui.core.changes import ApprovalRequested, Turn
+from hermes_tui.core.log_buffer import LogLines
+from hermes_tui.core.models import (
     CanaryRow,
     EpisodeRow,
     ProcessRow,
@@ -18,8 +18,8 @@ from hermes_tui.core.rows import (
     StepRow,
     TrainerRow,
 )
-from hermes_tui.core.status import SystemSample
-from hermes_tui.core.text import one_line
+from hermes_tui.core.sanitize import one_line
+from hermes_tui.core.stack_status import SystemSample
 
 SCORABLE = frozenset({"open", "ended", "unscored", "scored"})
 """Episode states in which a reward is taken, or replaced."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 from hermes_tui.core.backend import Backend
-from hermes_tui.core.events import (
+from hermes_tui.core.changes import (
     ApprovalRequested,
     RowsChanged,
     StackEvent,
@@ -19,11 +19,11 @@ from hermes_tui.core.events import (
     Turned,
     TurnsLoaded,
 )
-from hermes_tui.core.follower import REFRESH_S, RETRY_S, Follower
-from hermes_tui.core.rows import SessionRow
-from hermes_tui.core.text import exposed
-from hermes_tui_services import updates
-from hermes_tui_services.errors import ApiError, HermesTuiError, RefusedError, ServiceError
+from hermes_tui.core.models import SessionRow
+from hermes_tui.core.sanitize import exposed
+from hermes_tui.core.sync import REFRESH_S, RETRY_S, Follower
+from hermes_tui_common.errors import ApiError, HermesTuiError, RefusedError, ServiceError
+from hermes_tui_services.api import events as updates
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from hermes_tui.core.logs import RotatingLog
+from hermes_tui.supervisor.logs import RotatingLog
 
 logger = logging.getLogger(__name__)
 

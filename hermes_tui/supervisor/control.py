@@ -14,13 +14,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hermes_tui.core.logs import follow_lines, tail_lines
-from hermes_tui.core.status import SUPERVISOR, StackStatus
+from hermes_tui.core.stack_status import SUPERVISOR, StackStatus
 from hermes_tui.supervisor.events import EventLog
+from hermes_tui.supervisor.logs import follow_lines, tail_lines
 from hermes_tui.supervisor.stack import Stack
-from hermes_tui_services.auth import require_key
-from hermes_tui_services.errors import ApiError
-from hermes_tui_services.http import EXCEPTION_HANDLERS, SseResponse, read_body, sse
+from hermes_tui_common.auth import require_key
+from hermes_tui_common.errors import ApiError
+from hermes_tui_common.http import EXCEPTION_HANDLERS, SseResponse, read_body, sse
 
 MAX_TAIL_LINES = 10_000
 _GRACEFUL_S = 1

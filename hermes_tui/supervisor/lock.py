@@ -7,8 +7,8 @@ import fcntl
 import os
 from collections.abc import Iterator
 
+from hermes_tui.config.paths import RunDir
 from hermes_tui.core.errors import AlreadyRunningError
-from hermes_tui.core.paths import RunDir
 
 
 @contextlib.contextmanager

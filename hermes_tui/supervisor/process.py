@@ -16,16 +16,16 @@ from collections.abc import Callable, Mapping
 
 import httpx
 
-from hermes_tui.core.config import RunConfig
+from hermes_tui.config.paths import RunDir
+from hermes_tui.config.settings import RunConfig
 from hermes_tui.core.errors import EXIT_CONFIG
-from hermes_tui.core.logs import RotatingLog
-from hermes_tui.core.paths import RunDir
-from hermes_tui.core.status import ProcessState, ProcessStatus
-from hermes_tui.core.system import rss_bytes
+from hermes_tui.core.stack_status import ProcessState, ProcessStatus
 from hermes_tui.supervisor.child import Child
+from hermes_tui.supervisor.logs import RotatingLog
 from hermes_tui.supervisor.specs import ProcessSpec, Urls
-from hermes_tui_services.errors import StackError
-from hermes_tui_services.serving import INSTANCE_HEADER, ServeConfig, stage_file, write_private
+from hermes_tui.supervisor.system import rss_bytes
+from hermes_tui_common.errors import StackError
+from hermes_tui_common.serving import INSTANCE_HEADER, ServeConfig, stage_file, write_private
 
 logger = logging.getLogger(__name__)
 

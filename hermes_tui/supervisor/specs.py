@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from hermes_tui.core.config import Config
-from hermes_tui.core.paths import RunDir
-from hermes_tui.core.secrets import Keys
-from hermes_tui_services.config import DataProxyRole, GatewayRole, RouterRole, WorkerRole
-from hermes_tui_services.serving import RoleConfig, ServeConfig
-from hermes_tui_training.config import LearnerRole, TrainerRole
+from hermes_tui.config.paths import RunDir
+from hermes_tui.config.secrets import Keys
+from hermes_tui.config.settings import Config
+from hermes_tui_common.serving import RoleConfig, ServeConfig
+from hermes_tui_services.api.config import DataProxyRole, GatewayRole, RouterRole, WorkerRole
+from hermes_tui_training.api.config import LearnerRole, TrainerRole
 
 AGENT_GATEWAY = "agent-gateway"
 ROUTER = "router"
@@ -144,7 +144,7 @@ class StackPlan:
         return ProcessSpec(
             name=TRAINER,
             role="trainer",
-            command=("-m", "hermes_tui_training.gateway"),
+            command=("-m", "hermes_tui_training.inference_gateway"),
             resolve=lambda serve, _: TrainerRole(
                 serve=serve,
                 admin_key=self._training_key,

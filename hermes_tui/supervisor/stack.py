@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from hermes_tui import __version__
-from hermes_tui.core.status import SUPERVISOR, ProcessState, StackStatus, SystemSample
-from hermes_tui.core.system import SystemSampler, sample_disk
+from hermes_tui.core.stack_status import SUPERVISOR, ProcessState, StackStatus, SystemSample
 from hermes_tui.supervisor.drain import drain
 from hermes_tui.supervisor.events import EventLog
 from hermes_tui.supervisor.process import ManagedProcess
@@ -24,7 +23,8 @@ from hermes_tui.supervisor.specs import (
     ProcessSpec,
     StackPlan,
 )
-from hermes_tui_services.errors import ApiError, StackError
+from hermes_tui.supervisor.system import SystemSampler, sample_disk
+from hermes_tui_common.errors import ApiError, StackError
 
 logger = logging.getLogger(__name__)
 

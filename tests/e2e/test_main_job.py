@@ -14,13 +14,13 @@ import httpx
 import pytest
 from fakes.served import Served, is_alive, until
 
-from hermes_tui_services.client import AgentClient
-from hermes_tui_services.updates import TextArrived
-from hermes_tui_training.client import InferenceClient
+from hermes_tui_services.api.client import AgentClient
+from hermes_tui_services.api.events import TextArrived
+from hermes_tui_training.api.client import InferenceClient
 
 pytestmark = [pytest.mark.embedded, pytest.mark.timeout(600)]
 
-PROGRAM = [sys.executable, "-P", "-m", "hermes_tui.cli"]
+PROGRAM = [sys.executable, "-P", "-m", "hermes_tui.cli.main"]
 START_S = 300.0
 STEP_S = 240.0
 WORDS = (

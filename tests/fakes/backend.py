@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fakes.flights import Feed, Flight
 
-from hermes_tui.core.events import StackEvent
-from hermes_tui.core.rows import (
+from hermes_tui.core.changes import StackEvent
+from hermes_tui.core.models import (
     CanaryRow,
     CompletionRow,
     EpisodeDetail,
@@ -24,17 +24,17 @@ from hermes_tui.core.rows import (
     Token,
     TrainerRow,
 )
-from hermes_tui.core.status import DiskSample, GpuSample, SystemSample
-from hermes_tui_services.client import PastTurn
-from hermes_tui_services.errors import ApiError, HermesTuiError, RefusedError
-from hermes_tui_services.protocol import INTERRUPTED, NO_TURN
-from hermes_tui_services.updates import (
+from hermes_tui.core.stack_status import DiskSample, GpuSample, SystemSample
+from hermes_tui_common.errors import ApiError, HermesTuiError, RefusedError
+from hermes_tui_services.api.client import PastTurn
+from hermes_tui_services.api.events import (
     ApprovalAnswered,
     TextArrived,
     TurnCompleted,
     TurnFailed,
     TurnUpdate,
 )
+from hermes_tui_services.api.protocol import INTERRUPTED, NO_TURN
 
 REPLY = ["Hello", " Ada", ",", " it", "'s", " a", " pleasure", " to", " meet", " you", "!"]
 LOGPROBS = [-0.1, -0.4, -0.02, -1.2, -0.05, -0.3, -1.92, -0.01, -0.02, -0.01, -0.7]

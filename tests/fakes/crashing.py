@@ -17,9 +17,9 @@ if __name__ == "__main__":
 
 from fakes.backend import FakeBackend, FakeClock
 
-from hermes_tui import app
-from hermes_tui.app import HermesTui, ScreenSettings
 from hermes_tui.core.controller import Controller
+from hermes_tui.tui import app
+from hermes_tui.tui.app import HermesTui, ScreenSettings
 
 
 class CrashingTui(HermesTui):

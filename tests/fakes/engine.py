@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hermes_tui_services.errors import TrainingError
+from hermes_tui_common.errors import TrainingError
 from hermes_tui_training.engine.base import EngineOutput, EngineStats, SamplingParams
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes_tui_training.types import Completion, Episode
+from hermes_tui_training.api.types import Completion, Episode
 
 
 def make_completion(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
-from hermes_tui_services.updates import (
+from hermes_tui_services.api.events import (
     ApprovalAnswered,
     TurnCompleted,
     TurnFailed,

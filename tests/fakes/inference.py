@@ -15,11 +15,11 @@ from fakes.engine import FakeEngine, FakeOrchestrator, byte_tokenizer
 from pydantic import SecretStr
 from starlette.applications import Starlette
 
-from hermes_tui_services.serving import ServeConfig, bind
-from hermes_tui_training.chat import Chat
-from hermes_tui_training.config import ModelConfig, TrainerRole, TrainingConfig
-from hermes_tui_training.gateway.app import create_app
-from hermes_tui_training.store import Store
+from hermes_tui_common.serving import ServeConfig, bind
+from hermes_tui_training.api.config import ModelConfig, TrainerRole, TrainingConfig
+from hermes_tui_training.chat_template.renderer import Chat
+from hermes_tui_training.inference_gateway.app import create_app
+from hermes_tui_training.store.store import Store
 
 ADMIN_KEY = "admin-key-of-the-test"
 

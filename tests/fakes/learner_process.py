@@ -12,8 +12,8 @@ from pathlib import Path
 
 import httpx
 
-from hermes_tui_services.serving import ServeConfig
-from hermes_tui_training.config import LearnerRole, ModelConfig, TrainingConfig
+from hermes_tui_common.serving import ServeConfig
+from hermes_tui_training.api.config import LearnerRole, ModelConfig, TrainingConfig
 
 ADMIN_KEY = "test-admin-key-0123456789"
 START_S = 110.0

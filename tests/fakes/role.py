@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from hermes_tui_services.errors import ConfigError, StackError
-from hermes_tui_services.serving import RoleConfig, report_stage, run_role
+from hermes_tui_common.errors import ConfigError, StackError
+from hermes_tui_common.serving import RoleConfig, report_stage, run_role
 
 
 class FakeRole(RoleConfig):

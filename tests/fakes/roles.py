@@ -16,7 +16,9 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
-from hermes_tui_services.config import (
+from hermes_tui_common.serving import ServeConfig
+from hermes_tui_services.api.agent import AgentRequest, AgentResponse, TurnInterrupted
+from hermes_tui_services.api.config import (
     AgentConfig,
     DataProxyRole,
     GatewayRole,
@@ -27,8 +29,6 @@ from hermes_tui_services.config import (
 from hermes_tui_services.data_proxy.app import create_app as data_proxy_app
 from hermes_tui_services.gateway.app import create_app as gateway_app
 from hermes_tui_services.router.app import create_app as router_app
-from hermes_tui_services.serving import ServeConfig
-from hermes_tui_services.types import AgentRequest, AgentResponse, TurnInterrupted
 from hermes_tui_services.worker.app import create_app as worker_app
 
 ADMIN_KEY = "admin-key-of-the-tests"

@@ -14,14 +14,14 @@ from textual.errors import NoWidget
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from hermes_tui.app import HermesTui, ScreenSettings
 from hermes_tui.core.controller import Controller
-from hermes_tui.screens.main import MainScreen
-from hermes_tui.widgets.chat import ChatPane
-from hermes_tui.widgets.prompt import Prompt
-from hermes_tui.widgets.sessions import SessionsPane
-from hermes_tui.widgets.system import ProcessTree, SystemPane
-from hermes_tui.widgets.tokens import TokensPane, TokenView
+from hermes_tui.tui.app import HermesTui, ScreenSettings
+from hermes_tui.tui.screens.main import MainScreen
+from hermes_tui.tui.widgets.chat_pane import ChatPane
+from hermes_tui.tui.widgets.prompt import Prompt
+from hermes_tui.tui.widgets.sessions_pane import SessionsPane
+from hermes_tui.tui.widgets.system_pane import ProcessTree, SystemPane
+from hermes_tui.tui.widgets.token_view import TokensPane, TokenView
 
 WIDE = (120, 40)
 NARROW = (80, 24)

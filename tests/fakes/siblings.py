@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hermes_tui_training.store import Store
+from hermes_tui_training.store.store import Store
 
 _numbers = itertools.count()
 

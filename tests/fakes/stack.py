@@ -9,12 +9,12 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hermes_tui.core.config import Config, RunConfig
-from hermes_tui.core.paths import RunDir
-from hermes_tui.core.secrets import ensure_keys
-from hermes_tui.headless import serve
+from hermes_tui.config.paths import RunDir
+from hermes_tui.config.secrets import ensure_keys
+from hermes_tui.config.settings import Config, RunConfig
+from hermes_tui.supervisor.serve import serve
 from hermes_tui.supervisor.specs import ProcessSpec, StackPlan, Urls
-from hermes_tui_services.serving import RoleConfig, ServeConfig
+from hermes_tui_common.serving import RoleConfig, ServeConfig
 
 ROLE = Path(__file__).with_name("role.py")
 

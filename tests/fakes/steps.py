@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hermes_tui_training.advantages import EpisodeAdvantage
-from hermes_tui_training.learner.wire import StepRequest
-from hermes_tui_training.metrics import batch_facts
-from hermes_tui_training.samples import training_samples
-from hermes_tui_training.types import Episode
+from hermes_tui_training.algorithm.advantages import EpisodeAdvantage
+from hermes_tui_training.algorithm.metrics import batch_facts
+from hermes_tui_training.algorithm.samples import training_samples
+from hermes_tui_training.api.learner import StepRequest
+from hermes_tui_training.api.types import Episode
 
 
 def make_request(

@@ -64,7 +64,7 @@ class Terminal:
     @classmethod
     def hermes(cls, *words: str, size: tuple[int, int] = (120, 40)) -> Terminal:
         """Start the program itself."""
-        return cls([sys.executable, "-P", "-m", "hermes_tui.cli", *words], size)
+        return cls([sys.executable, "-P", "-m", "hermes_tui.cli.main", *words], size)
 
     def __enter__(self) -> Terminal:
         return self

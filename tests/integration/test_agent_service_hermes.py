@@ -14,7 +14,7 @@ import pytest
 from fakes import services
 from fakes.upstream import Asked, Reply, Upstream, call, echo, running, say
 
-from hermes_tui_services.protocol import path_key
+from hermes_tui_services.api.protocol import path_key
 
 APPROVAL_S = 2.0
 MAX_TOKENS = 77

@@ -14,7 +14,7 @@ from fakes import upstream as scripted
 from fakes.served import is_alive, until
 from fakes.upstream import Asked, Reply, Upstream, say
 
-from hermes_tui.core.paths import RunDir
+from hermes_tui.config.paths import RunDir
 from hermes_tui.supervisor.lock import lock_owner
 
 TIMEOUT_S = 100
@@ -35,7 +35,7 @@ class Shell:
 
     def run(self, *args: str, typed: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-P", "-m", "hermes_tui.cli", *args],
+            [sys.executable, "-P", "-m", "hermes_tui.cli.main", *args],
             input=typed,
             capture_output=True,
             text=True,

@@ -10,13 +10,13 @@ import torch
 from fakes.episodes import make_completion, make_episode
 from tokenizers import Tokenizer
 
-from hermes_tui_training.config import LoraConfig, ModelConfig, TrainingConfig
+from hermes_tui_training.algorithm.samples import training_samples
+from hermes_tui_training.api.config import LoraConfig, ModelConfig, TrainingConfig
+from hermes_tui_training.api.types import Completion
 from hermes_tui_training.engine import Engine, SamplingParams, create_engine
 from hermes_tui_training.learner.batches import make_batches
 from hermes_tui_training.learner.model import PolicyModel
-from hermes_tui_training.model import EMBEDDED_MODEL, prepare_model
-from hermes_tui_training.samples import training_samples
-from hermes_tui_training.types import Completion
+from hermes_tui_training.models.prepare import EMBEDDED_MODEL, prepare_model
 
 pytestmark = [pytest.mark.embedded, pytest.mark.timeout(300)]
 

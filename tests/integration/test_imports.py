@@ -38,15 +38,17 @@ def all_modules_of(package: str) -> list[str]:
     "names",
     [
         pytest.param(tuple(all_modules_of("hermes_tui")), id="the app"),
-        pytest.param(("hermes_tui.headless", "hermes_tui.supervisor.launch"), id="the supervisor"),
+        pytest.param(
+            ("hermes_tui.supervisor.serve", "hermes_tui.stack_client.launch"), id="the supervisor"
+        ),
         pytest.param(
             (
-                "hermes_tui_training.client",
-                "hermes_tui_training.config",
-                "hermes_tui_training.protocol",
-                "hermes_tui_services.client",
-                "hermes_tui_services.config",
-                "hermes_tui_services.protocol",
+                "hermes_tui_training.api.client",
+                "hermes_tui_training.api.config",
+                "hermes_tui_training.api.protocol",
+                "hermes_tui_services.api.client",
+                "hermes_tui_services.api.config",
+                "hermes_tui_services.api.protocol",
             ),
             id="what the app sees of the others",
         ),
@@ -65,18 +67,20 @@ def test_exports_need_no_more_than_a_view() -> None:
 
 
 def test_help_loads_next_to_nothing() -> None:
-    code = "from hermes_tui.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+    code = "from hermes_tui.cli.main import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
     assert not modules_after(code) & {"textual", "pydantic", "httpx", "asyncio", *HEAVY}
 
 
 def test_the_supervisor_knows_no_screen() -> None:
-    modules = modules_after(imported("hermes_tui.headless", "hermes_tui.core.client"))
+    modules = modules_after(
+        imported("hermes_tui.supervisor.serve", "hermes_tui.stack_client.control")
+    )
     assert "textual" not in modules
 
 
 def test_the_trainer_knows_no_agent_and_the_worker_no_torch() -> None:
-    assert "run_agent" not in modules_after(imported("hermes_tui_training.gateway.app"))
+    assert "run_agent" not in modules_after(imported("hermes_tui_training.inference_gateway.app"))
     worker = modules_after(
-        imported("hermes_tui_services.worker.app", "hermes_tui_services.worker.hermes")
+        imported("hermes_tui_services.worker.app", "hermes_tui_services.worker.hermes.agent")
     )
     assert "torch" not in worker

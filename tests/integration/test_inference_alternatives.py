@@ -8,7 +8,7 @@ import pytest
 from fakes.engine import says
 from fakes.inference import running_gateway
 
-from hermes_tui_training.config import InferenceGatewayConfig, TrainingConfig
+from hermes_tui_training.api.config import InferenceGatewayConfig, TrainingConfig
 
 
 @pytest.mark.parametrize(("configured", "recorded"), [(0, 0), (4, 4)])

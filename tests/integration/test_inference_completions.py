@@ -16,7 +16,7 @@ import pytest
 from fakes.engine import END, FakeEngine, Script, byte_tokenizer, encode, says
 from fakes.inference import Gateway, running_gateway, sse_data, until
 
-from hermes_tui_training.config import TrainingConfig
+from hermes_tui_training.api.config import TrainingConfig
 
 TOOL = {
     "type": "function",

@@ -17,7 +17,7 @@ import pytest
 from fakes.engine import byte_tokenizer
 from fakes.inference import ADMIN_KEY, until
 
-from hermes_tui_training.client import InferenceClient
+from hermes_tui_training.api.client import InferenceClient
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -74,7 +74,7 @@ class Trainer:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-P", "-m", "hermes_tui_training.gateway"),
+                    *(sys.executable, "-P", "-m", "hermes_tui_training.inference_gateway"),
                     *("--config", str(self.config_file)),
                 ],
                 stdin=subprocess.DEVNULL,

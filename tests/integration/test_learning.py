@@ -17,10 +17,9 @@ from fakes.learner_process import ADMIN_KEY, LearnerProcess
 from fakes.tiny_model import make_tiny_model
 from safetensors import safe_open
 
-from hermes_tui_services.errors import ServiceError
-from hermes_tui_services.serving import ServeConfig
-from hermes_tui_training import checkpoint
-from hermes_tui_training.config import (
+from hermes_tui_common.errors import ServiceError
+from hermes_tui_common.serving import ServeConfig
+from hermes_tui_training.api.config import (
     LoraConfig,
     ModelConfig,
     OptimizerConfig,
@@ -28,8 +27,9 @@ from hermes_tui_training.config import (
     TrainerRole,
     TrainingConfig,
 )
-from hermes_tui_training.orchestrator import Orchestrator
-from hermes_tui_training.store import Store
+from hermes_tui_training.store import checkpoint
+from hermes_tui_training.store.store import Store
+from hermes_tui_training.trainer.orchestrator import Orchestrator
 
 DEADLINE_S = 60.0
 UNIFORM = -4.11

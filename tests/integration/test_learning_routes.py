@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from fakes.inference import ADMIN_KEY, running_gateway
 
-from hermes_tui_services.errors import RefusedError, ServiceError, TrainingError
-from hermes_tui_training.client import InferenceClient
-from hermes_tui_training.config import GroupConfig, TrainingConfig
-from hermes_tui_training.orchestrator import UnknownVersionError
-from hermes_tui_training.types import CanaryAnswer
+from hermes_tui_common.errors import RefusedError, ServiceError, TrainingError
+from hermes_tui_training.api.client import InferenceClient
+from hermes_tui_training.api.config import GroupConfig, TrainingConfig
+from hermes_tui_training.api.types import CanaryAnswer
+from hermes_tui_training.trainer.orchestrator import UnknownVersionError
 
 
 async def test_a_rollback_answers_with_the_new_versions_row(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from fakes.roles import eventually
 from fakes.served import Served
 from fakes.upstream import Upstream, call, running, say
 
-from hermes_tui.core.config import Config, load_config
+from hermes_tui.config.settings import Config, load_config
+from hermes_tui.core.changes import Change, Notice
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.events import Change, Notice
-from hermes_tui.remote import make_controller
+from hermes_tui.stack_client.remote import make_controller
 
 TURN_S = 20.0
 
@@ -36,7 +36,7 @@ def config(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "training.enabled=false",
         'services.agent.enabled_toolsets=["terminal"]',
     ]
-    program = [sys.executable, "-P", "-m", "hermes_tui.cli", "--serve"]
+    program = [sys.executable, "-P", "-m", "hermes_tui.cli.main", "--serve"]
     with Served([*program, *words], run_dir) as served:
         served.wait_for("ready")
         yield load_config(words, environ={}, cwd=Path(run_dir))

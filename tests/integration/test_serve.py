@@ -14,13 +14,13 @@ import httpx
 import pytest
 from fakes.served import STACK, Served, is_alive, until
 
-from hermes_tui.core.client import ControlClient
+from hermes_tui.config.paths import RunDir
 from hermes_tui.core.errors import NotRunningError
-from hermes_tui.core.paths import RunDir
-from hermes_tui.core.status import ProcessState
-from hermes_tui.supervisor.launch import find_supervisor, stop_supervisor
+from hermes_tui.core.stack_status import ProcessState
+from hermes_tui.stack_client.control import ControlClient
+from hermes_tui.stack_client.launch import find_supervisor, stop_supervisor
 from hermes_tui.supervisor.lock import lock_owner
-from hermes_tui_services.errors import ApiError
+from hermes_tui_common.errors import ApiError
 
 
 def test_ready_line_then_sigterm(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_port_in_use_names_the_key(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        program = [sys.executable, "-P", "-m", "hermes_tui.cli", "--serve"]
+        program = [sys.executable, "-P", "-m", "hermes_tui.cli.main", "--serve"]
         words = [f"run.dir={tmp_path}", f"services.gateway.port={port}", "training.enabled=false"]
         done = subprocess.run(
             [*program, *words], capture_output=True, text=True, timeout=60, check=False

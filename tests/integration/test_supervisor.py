@@ -15,10 +15,10 @@ import psutil
 import pytest
 from fakes.stack import FakePlan, fake_plan
 
-from hermes_tui.core.status import ProcessState
+from hermes_tui.core.stack_status import ProcessState
 from hermes_tui.supervisor.events import EventLog
 from hermes_tui.supervisor.stack import Stack
-from hermes_tui_services.errors import ApiError, StackError
+from hermes_tui_common.errors import ApiError, StackError
 
 DEADLINE_S = 30.0
 

@@ -19,10 +19,10 @@ from fakes.inference import Gateway, running_gateway, until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hermes_tui_training.chat import Chat
-from hermes_tui_training.gateway.app import _routes
-from hermes_tui_training.history import canonical
-from hermes_tui_training.samples import segments, training_samples
+from hermes_tui_training.algorithm.samples import segments, training_samples
+from hermes_tui_training.chat_template.prefix_match import canonical
+from hermes_tui_training.chat_template.renderer import Chat
+from hermes_tui_training.inference_gateway.app import _routes
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
 CALL = '<tool_call>\n{"name": "look",  "arguments": {"b":1, "a": "é"}}\n</tool_call>'

@@ -12,7 +12,7 @@ from fakes import services
 from fakes.engine import FakeEngine, Script, says
 from fakes.inference import running_gateway
 
-from hermes_tui_training.samples import segments, training_samples
+from hermes_tui_training.algorithm.samples import segments, training_samples
 
 MAX_TURNS = 12
 ROUNDS = 10

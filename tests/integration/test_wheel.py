@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"hermes_tui", "hermes_tui_services", "hermes_tui_training"}
+PACKAGES = {"hermes_tui", "hermes_tui_common", "hermes_tui_services", "hermes_tui_training"}
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_holds_exactly_the_three_packages(wheel: Path) -> None:
+def test_holds_exactly_the_four_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     tops = {name.partition("/")[0] for name in names}
@@ -38,6 +38,7 @@ def test_holds_exactly_the_three_packages(wheel: Path) -> None:
         f"{package}/{file.relative_to(root / package)}"
         for package, root in (
             ("hermes_tui", ROOT),
+            ("hermes_tui_common", ROOT / "services"),
             ("hermes_tui_services", ROOT / "services"),
             ("hermes_tui_training", ROOT / "training"),
         )
@@ -85,7 +86,7 @@ for package in (hermes_tui, hermes_tui_services, hermes_tui_training):
 import importlib, pkgutil
 for module in pkgutil.walk_packages(hermes_tui.__path__, "hermes_tui."):
     importlib.import_module(module.name)
-from hermes_tui.cli import main
+from hermes_tui.cli.main import main
 main(["--help"])
 """
     done = subprocess.run(

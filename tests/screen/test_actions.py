@@ -11,20 +11,20 @@ import pytest
 from fakes.screen import app_of, main, make_app, press, prompt, running, until
 from textual.pilot import Pilot
 
-from hermes_tui.actions import ACTIONS, BY_ID, PANES, TERMINAL_KEYS, Action, Scope
-from hermes_tui.app import HermesTui
-from hermes_tui.commands import ActionsProvider
+from hermes_tui.core.actions import ACTIONS, BY_ID, PANES, TERMINAL_KEYS, Action, Scope
 from hermes_tui.core.compare import Comparison
-from hermes_tui.keys import MAX_HINTS, bindings, hints, keys_document, resolve
-from hermes_tui.screens.compare import CompareScreen
-from hermes_tui.screens.main import MainScreen
-from hermes_tui.widgets.chat import ChatView
-from hermes_tui.widgets.logs import LogView
-from hermes_tui.widgets.prompt import Prompt
-from hermes_tui.widgets.sessions import SessionsPane
-from hermes_tui.widgets.system import ProcessTree
-from hermes_tui.widgets.tokens import TokenView
-from hermes_tui.widgets.training import TrainingPane
+from hermes_tui.tui.app import HermesTui
+from hermes_tui.tui.keys import MAX_HINTS, bindings, hints, keys_document, resolve
+from hermes_tui.tui.palette import ActionsProvider
+from hermes_tui.tui.screens.compare import CompareScreen
+from hermes_tui.tui.screens.main import MainScreen
+from hermes_tui.tui.widgets.chat_pane import ChatView
+from hermes_tui.tui.widgets.logs_pane import LogView
+from hermes_tui.tui.widgets.prompt import Prompt
+from hermes_tui.tui.widgets.sessions_pane import SessionsPane
+from hermes_tui.tui.widgets.system_pane import ProcessTree
+from hermes_tui.tui.widgets.token_view import TokenView
+from hermes_tui.tui.widgets.training_pane import TrainingPane
 
 OWNERS: dict[Scope, type] = {
     "app": HermesTui,
@@ -74,7 +74,7 @@ def test_the_footer_hints_at_eight_keys_at_most_help_among_them() -> None:
 def test_docs_keys_is_what_the_registry_says() -> None:
     path = Path(__file__).parents[2] / "docs" / "keys.md"
     assert path.read_text(encoding="utf-8") == keys_document(), (
-        "run: python -m hermes_tui.keys > docs/keys.md"
+        "run: python -m hermes_tui.tui.keys > docs/keys.md"
     )
 
 

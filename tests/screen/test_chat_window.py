@@ -8,12 +8,12 @@ from fakes.screen import app_of, chat, main, make_app, running, say, say_and_hea
 from textual.pilot import Pilot
 from textual.selection import SELECT_ALL
 
-from hermes_tui.app import HermesTui
-from hermes_tui.core.events import Turn
-from hermes_tui.widgets.below import NewBelow
-from hermes_tui.widgets.chat import MAX_MOUNTED
-from hermes_tui.widgets.reply import JOINED_CHARS, Reply
-from hermes_tui.widgets.turn import TurnView
+from hermes_tui.core.changes import Turn
+from hermes_tui.tui.app import HermesTui
+from hermes_tui.tui.widgets.chat_pane import MAX_MOUNTED
+from hermes_tui.tui.widgets.markdown_reply import JOINED_CHARS, Reply
+from hermes_tui.tui.widgets.turn_view import TurnView
+from hermes_tui.tui.widgets.unread_bar import NewBelow
 
 PARAGRAPHS = [f"Paragraph {i} has a few words that are said.\n\n" for i in range(400)]
 

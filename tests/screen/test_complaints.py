@@ -63,20 +63,20 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 import hermes_tui
-from hermes_tui.actions import ACTIONS, TERMINAL_KEYS
+from hermes_tui.config.paths import RunDir
+from hermes_tui.core.actions import ACTIONS, TERMINAL_KEYS
+from hermes_tui.core.changes import Turn
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.events import Turn
-from hermes_tui.core.log_lines import LogLines
-from hermes_tui.core.paths import RunDir
-from hermes_tui.core.rows import ProcessRow
-from hermes_tui.messages import CopyWanted
-from hermes_tui.plain import Plain
-from hermes_tui.screens.dialogs import QuitScreen
+from hermes_tui.core.log_buffer import LogLines
+from hermes_tui.core.models import ProcessRow
+from hermes_tui.plain.app import Plain
 from hermes_tui.supervisor.lock import lock_owner
-from hermes_tui.themes import contrast
-from hermes_tui.widgets.chat import MAX_MOUNTED
-from hermes_tui.widgets.logs import LogView
-from hermes_tui.widgets.turn import TurnView
+from hermes_tui.tui.messages import CopyWanted
+from hermes_tui.tui.screens.dialogs import QuitScreen
+from hermes_tui.tui.themes import contrast
+from hermes_tui.tui.widgets.chat_pane import MAX_MOUNTED
+from hermes_tui.tui.widgets.logs_pane import LogView
+from hermes_tui.tui.widgets.turn_view import TurnView
 
 PACKAGE = Path(hermes_tui.__file__).parent
 CRASHING = Path(__file__).parents[1] / "fakes" / "crashing.py"
@@ -475,7 +475,7 @@ def test_breaks_with_the_next_textual() -> None:
 )
 def test_a_wall_of_traceback_for_a_simple_mistake(tmp_path: Path, words: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "hermes_tui.cli", *words],
+        [sys.executable, "-P", "-m", "hermes_tui.cli.main", *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -14,19 +14,19 @@ from click.testing import CliRunner
 from fakes.backend import FakeBackend, FakeClock, make_step
 from fakes.hostile import HOSTILE, MARK, OBEYED
 
-from hermes_tui.cli import cli, main
+from hermes_tui.cli.main import cli, main
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.rows import ProcessRow
-from hermes_tui.core.status import ProcessState, ProcessStatus, StackStatus
-from hermes_tui.plain import Plain
-from hermes_tui_services.errors import ConfigError
-from hermes_tui_services.updates import (
+from hermes_tui.core.models import ProcessRow
+from hermes_tui.core.stack_status import ProcessState, ProcessStatus, StackStatus
+from hermes_tui.plain.app import Plain
+from hermes_tui_common.errors import ConfigError
+from hermes_tui_services.api.events import (
     ApprovalRequested,
     ReasoningArrived,
     ToolCalled,
     ToolReturned,
 )
-from hermes_tui_training.client import InferenceClient
+from hermes_tui_training.api.client import InferenceClient
 
 each_text = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 
@@ -148,7 +148,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) ->
     monkeypatch.setattr(InferenceClient, "sessions", sessions)
     monkeypatch.setattr(InferenceClient, "episodes", episodes)
     monkeypatch.setattr(InferenceClient, "episode", episode)
-    monkeypatch.setattr("hermes_tui.cli_commands.stack._fetch_status", status)
+    monkeypatch.setattr("hermes_tui.cli.stack._fetch_status", status)
     log = tmp_path / "logs" / "worker-0.log"
     log.parent.mkdir()
     log.write_text(f"{text}\n", encoding="utf-8", errors="replace")
@@ -179,7 +179,7 @@ def test_a_hostile_error(
     def fail(*_: object, **__: object) -> None:
         raise ConfigError(text)
 
-    monkeypatch.setattr("hermes_tui.cli_commands.words.Invocation.load", fail)
+    monkeypatch.setattr("hermes_tui.cli.overrides.Invocation.load", fail)
     with pytest.raises(SystemExit):
         main(["stop"])
     assert_harmless(capsys.readouterr().err, marks=1)

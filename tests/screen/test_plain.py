@@ -19,11 +19,11 @@ from fakes.roles import eventually
 from fakes.screen import add_past
 from fakes.served import Served, is_alive
 
-from hermes_tui.actions import ACTIONS, BY_ID
+from hermes_tui.core.actions import ACTIONS, BY_ID
 from hermes_tui.core.controller import Controller
-from hermes_tui.plain import Plain
-from hermes_tui.plain_commands import COMMANDS
-from hermes_tui_services.updates import (
+from hermes_tui.plain.app import Plain
+from hermes_tui.plain.commands import COMMANDS
+from hermes_tui_services.api.events import (
     ApprovalRequested,
     ReasoningArrived,
     ToolCalled,
@@ -363,7 +363,7 @@ async def test_any_text_answers_a_free_question() -> None:
 
 def plain(run_dir: Path, **kwargs: object) -> subprocess.Popen[str]:
     """Start the program itself over whatever serves the run directory."""
-    command = [sys.executable, "-P", "-m", "hermes_tui.cli", "--plain"]
+    command = [sys.executable, "-P", "-m", "hermes_tui.cli.main", "--plain"]
     environ = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     return subprocess.Popen(
         [*command, f"run.dir={run_dir}", "training.enabled=false"],

@@ -12,7 +12,7 @@ import pytest
 from fakes.served import Served, is_alive, until
 from fakes.terminal import Terminal
 
-from hermes_tui.core.paths import RunDir
+from hermes_tui.config.paths import RunDir
 from hermes_tui.supervisor.lock import lock_owner
 
 CRASHING = Path(__file__).parents[1] / "fakes" / "crashing.py"
@@ -48,7 +48,7 @@ SIGNALS = [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
 
 
 def test_a_dumb_terminal_is_pointed_to_plain(tmp_path: Path) -> None:
-    words = ("-P", "-m", "hermes_tui.cli", f"run.dir={tmp_path}")
+    words = ("-P", "-m", "hermes_tui.cli.main", f"run.dir={tmp_path}")
     with Terminal([sys.executable, *words], TERM="dumb") as terminal:
         assert terminal.wait()[0] == 2
         assert "TERM says that this one is dumb" in terminal.output

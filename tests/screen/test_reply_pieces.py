@@ -8,8 +8,8 @@ import pytest
 from fakes.screen import app_of, badges, chat, make_app, running, until
 from textual.pilot import Pilot
 
-from hermes_tui.widgets import pieces as pieces_module
-from hermes_tui.widgets.pieces import (
+from hermes_tui.tui.widgets import markdown_chunks as pieces_module
+from hermes_tui.tui.widgets.markdown_chunks import (
     BLOCK_CHARS,
     LIST_CHARS,
     PIECE_CHARS,
@@ -18,7 +18,7 @@ from hermes_tui.widgets.pieces import (
     borders,
     next_border,
 )
-from hermes_tui.widgets.reply import Reply
+from hermes_tui.tui.widgets.markdown_reply import Reply
 
 WORDS = "word " * (PIECE_CHARS // 5)
 CODE = "```python\n" + "x = 1\n\n" * 800 + "```\n"

@@ -21,10 +21,10 @@ from fakes.screen import (
 )
 from textual.widgets import Button, Input
 
-from hermes_tui.app import HermesTui
-from hermes_tui.screens.approval import Answers, ApprovalScreen
-from hermes_tui.widgets.asked import AskedBar
-from hermes_tui_services.updates import ApprovalRequested
+from hermes_tui.tui.app import HermesTui
+from hermes_tui.tui.screens.approval import Answers, ApprovalScreen
+from hermes_tui.tui.widgets.approval_bar import AskedBar
+from hermes_tui_services.api.events import ApprovalRequested
 
 COMMAND = ApprovalRequested(
     approval_id="a1",

@@ -12,18 +12,18 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Static
 
-from hermes_tui.actions import ACTIONS
-from hermes_tui.app import HermesTui
-from hermes_tui.screens.approval import ApprovalScreen
-from hermes_tui.screens.compare import CompareScreen, SizeScreen
-from hermes_tui.screens.help import HelpScreen
-from hermes_tui.screens.main import MainScreen
-from hermes_tui.widgets.asked import AskedBar
-from hermes_tui.widgets.prompt import Prompt
-from hermes_tui.widgets.reply import Reply
-from hermes_tui.widgets.sibling import SiblingView
-from hermes_tui.widgets.turn import Badge, CostLine, TurnView
-from hermes_tui_services.updates import ApprovalRequested
+from hermes_tui.core.actions import ACTIONS
+from hermes_tui.tui.app import HermesTui
+from hermes_tui.tui.screens.approval import ApprovalScreen
+from hermes_tui.tui.screens.compare import CompareScreen, SizeScreen
+from hermes_tui.tui.screens.help import HelpScreen
+from hermes_tui.tui.screens.main import MainScreen
+from hermes_tui.tui.widgets.approval_bar import AskedBar
+from hermes_tui.tui.widgets.markdown_reply import Reply
+from hermes_tui.tui.widgets.prompt import Prompt
+from hermes_tui.tui.widgets.reply_column import SiblingView
+from hermes_tui.tui.widgets.turn_view import Badge, CostLine, TurnView
+from hermes_tui_services.api.events import ApprovalRequested
 
 
 def siblings(app: HermesTui) -> list[SiblingView]:

@@ -24,15 +24,15 @@ from fakes.screen import (
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from hermes_tui import clipboard
-from hermes_tui.app import HermesTui
-from hermes_tui.core.events import ToolPart
-from hermes_tui.core.rows import EpisodeDetail, Token
-from hermes_tui.screens.dialogs import AskScreen
-from hermes_tui.widgets.folded import FoldedBlock
-from hermes_tui.widgets.token_lines import Break, TokenLines, trajectory
-from hermes_tui.widgets.tokens import Legend, table
-from hermes_tui.widgets.turn import TurnView
+from hermes_tui.core.changes import ToolPart
+from hermes_tui.core.models import EpisodeDetail, Token
+from hermes_tui.tui import clipboard
+from hermes_tui.tui.app import HermesTui
+from hermes_tui.tui.screens.dialogs import AskScreen
+from hermes_tui.tui.widgets.token_layout import Break, TokenLines, trajectory
+from hermes_tui.tui.widgets.token_view import Legend, table
+from hermes_tui.tui.widgets.tool_block import FoldedBlock
+from hermes_tui.tui.widgets.turn_view import TurnView
 
 
 async def ask_for(pilot: Pilot[None], app: HermesTui, text: str) -> None:

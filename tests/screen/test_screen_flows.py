@@ -32,20 +32,20 @@ from textual import events
 from textual.command import CommandPalette
 from textual.widgets import Input
 
-from hermes_tui.actions import Scope
-from hermes_tui.core.events import StackEvent
-from hermes_tui.screens.choices import ConfirmScreen
-from hermes_tui.screens.dialogs import Dialog, QuitScreen, RewardScreen
-from hermes_tui.screens.help import HelpScreen
-from hermes_tui.screens.main import MainScreen
-from hermes_tui.screens.panes import FOCUS
-from hermes_tui.screens.start import StartScreen
-from hermes_tui.widgets.bars import NoRoom
-from hermes_tui.widgets.below import NewBelow
-from hermes_tui.widgets.folded import FoldedBlock
-from hermes_tui.widgets.reply import Reply
-from hermes_tui.widgets.turn import TurnView
-from hermes_tui_services.updates import ReasoningArrived, ToolCalled, ToolReturned
+from hermes_tui.core.actions import Scope
+from hermes_tui.core.changes import StackEvent
+from hermes_tui.tui.screens.confirm import ConfirmScreen
+from hermes_tui.tui.screens.dialogs import Dialog, QuitScreen, RewardScreen
+from hermes_tui.tui.screens.help import HelpScreen
+from hermes_tui.tui.screens.layout import FOCUS
+from hermes_tui.tui.screens.main import MainScreen
+from hermes_tui.tui.screens.start import StartScreen
+from hermes_tui.tui.widgets.chrome import NoRoom
+from hermes_tui.tui.widgets.markdown_reply import Reply
+from hermes_tui.tui.widgets.tool_block import FoldedBlock
+from hermes_tui.tui.widgets.turn_view import TurnView
+from hermes_tui.tui.widgets.unread_bar import NewBelow
+from hermes_tui_services.api.events import ReasoningArrived, ToolCalled, ToolReturned
 
 # Starting ------------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ async def test_a_lost_stack_is_named_and_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, backend = make_app(tmp_path)
-    monkeypatch.setattr("hermes_tui.core.follower.RETRY_S", 0.05)
+    monkeypatch.setattr("hermes_tui.core.sync.RETRY_S", 0.05)
     async with running(app) as pilot:
         await say_and_hear(pilot)
         backend.emit("broken")
@@ -325,7 +325,7 @@ async def test_rows_that_could_not_be_read_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, backend = make_app(tmp_path)
-    monkeypatch.setattr("hermes_tui.core.follower.RETRY_S", 0.05)
+    monkeypatch.setattr("hermes_tui.core.sync.RETRY_S", 0.05)
     async with running(app) as pilot:
         await say_and_hear(pilot)
         await until(pilot, lambda: not app.controller.state.running_turn("sess-1"))
@@ -627,7 +627,7 @@ async def test_the_theme_is_remembered(tmp_path: Path) -> None:
 
 
 async def test_copy_says_where_it_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_tui.clipboard.TOOLS", ())
+    monkeypatch.setattr("hermes_tui.tui.clipboard.TOOLS", ())
     app, _ = make_app(tmp_path)
     async with running(app) as pilot:
         await say_and_hear(pilot)

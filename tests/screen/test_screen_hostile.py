@@ -27,25 +27,25 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input
 
+from hermes_tui.core.changes import ApprovalRequested, EpisodeLoaded
 from hermes_tui.core.compare import Comparison
-from hermes_tui.core.events import ApprovalRequested, EpisodeLoaded
-from hermes_tui.core.rows import CanaryRow, ProcessRow, Stage
-from hermes_tui.core.status import GpuSample
-from hermes_tui.core.text import clean
-from hermes_tui.messages import CopyWanted
-from hermes_tui.screens.approval import ApprovalScreen
-from hermes_tui.screens.choices import ConfirmScreen
-from hermes_tui.screens.compare import CompareScreen
-from hermes_tui.screens.dialogs import AskScreen
-from hermes_tui.screens.start import StartScreen
-from hermes_tui.widgets.asked import AskedBar
-from hermes_tui.widgets.bars import TopBar
-from hermes_tui.widgets.logs import LogsPane
-from hermes_tui.widgets.prompt import Prompt
-from hermes_tui.widgets.sibling import SiblingView
-from hermes_tui.widgets.tokens import TokensPane
-from hermes_tui.widgets.training import TrainingPane
-from hermes_tui_services.updates import ReasoningArrived, ToolCalled, ToolReturned
+from hermes_tui.core.models import CanaryRow, ProcessRow, Stage
+from hermes_tui.core.sanitize import clean
+from hermes_tui.core.stack_status import GpuSample
+from hermes_tui.tui.messages import CopyWanted
+from hermes_tui.tui.screens.approval import ApprovalScreen
+from hermes_tui.tui.screens.compare import CompareScreen
+from hermes_tui.tui.screens.confirm import ConfirmScreen
+from hermes_tui.tui.screens.dialogs import AskScreen
+from hermes_tui.tui.screens.start import StartScreen
+from hermes_tui.tui.widgets.approval_bar import AskedBar
+from hermes_tui.tui.widgets.chrome import TopBar
+from hermes_tui.tui.widgets.logs_pane import LogsPane
+from hermes_tui.tui.widgets.prompt import Prompt
+from hermes_tui.tui.widgets.reply_column import SiblingView
+from hermes_tui.tui.widgets.token_view import TokensPane
+from hermes_tui.tui.widgets.training_pane import TrainingPane
+from hermes_tui_services.api.events import ReasoningArrived, ToolCalled, ToolReturned
 
 each_text = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 
@@ -199,7 +199,7 @@ async def test_a_hostile_paste(tmp_path: Path, key: str) -> None:
 
 
 async def test_a_hostile_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_tui.clipboard.TOOLS", ())
+    monkeypatch.setattr("hermes_tui.tui.clipboard.TOOLS", ())
     app, _ = make_app(tmp_path)
     text = "".join(HOSTILE.values())
     async with running(app) as pilot:

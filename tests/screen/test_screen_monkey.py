@@ -25,18 +25,18 @@ from textual import events
 from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 
-from hermes_tui.actions import ACTIONS, PANES, Scope
-from hermes_tui.app import HermesTui
-from hermes_tui.commands import Palette
+from hermes_tui.core.actions import ACTIONS, PANES, Scope
+from hermes_tui.core.changes import ApprovalRequested
 from hermes_tui.core.compare import Comparison
-from hermes_tui.core.events import ApprovalRequested
-from hermes_tui.screens.approval import ApprovalScreen
-from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
-from hermes_tui.screens.compare import CompareScreen, SizeScreen
-from hermes_tui.screens.dialogs import AskScreen, Dialog, QuitScreen, RewardScreen
-from hermes_tui.screens.help import HelpScreen
-from hermes_tui.screens.main import MainScreen
-from hermes_tui.screens.stopping import StoppingScreen
+from hermes_tui.tui.app import HermesTui
+from hermes_tui.tui.palette import Palette
+from hermes_tui.tui.screens.approval import ApprovalScreen
+from hermes_tui.tui.screens.compare import CompareScreen, SizeScreen
+from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
+from hermes_tui.tui.screens.dialogs import AskScreen, Dialog, QuitScreen, RewardScreen
+from hermes_tui.tui.screens.help import HelpScreen
+from hermes_tui.tui.screens.main import MainScreen
+from hermes_tui.tui.screens.stopping import StoppingScreen
 
 TINY = (50, 15)
 NUM_STEPS = 60
@@ -127,7 +127,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(QuitScreen, "dismiss", dismiss)
     monkeypatch.setattr(HermesTui, "exit", leave)
-    monkeypatch.setattr("hermes_tui.clipboard.TOOLS", ())
+    monkeypatch.setattr("hermes_tui.tui.clipboard.TOOLS", ())
     return told
 
 

@@ -23,18 +23,18 @@ from fakes.screen import (
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
-from hermes_tui.core.log_lines import MAX_LINES, LogLines
-from hermes_tui.core.rows import HELD_BY_PERSON, CanaryRow, ProcessRow, StepRow
+from hermes_tui.core.log_buffer import MAX_LINES, LogLines
+from hermes_tui.core.models import HELD_BY_PERSON, CanaryRow, ProcessRow, StepRow
+from hermes_tui.core.stack_status import GpuSample
 from hermes_tui.core.state import ViewState
-from hermes_tui.core.status import GpuSample
-from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
-from hermes_tui.screens.main import MainScreen
-from hermes_tui.widgets.below import NewBelow
-from hermes_tui.widgets.course import Course
-from hermes_tui.widgets.lesson import canaries, next_step, waits_for
-from hermes_tui.widgets.logs import LogsPane, LogView, brief
-from hermes_tui.widgets.system import branches, describe_machine
-from hermes_tui_services.errors import ApiError, HermesTuiError
+from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
+from hermes_tui.tui.screens.main import MainScreen
+from hermes_tui.tui.widgets.logs_pane import LogsPane, LogView, brief
+from hermes_tui.tui.widgets.plot import Course
+from hermes_tui.tui.widgets.system_pane import branches, describe_machine
+from hermes_tui.tui.widgets.training_text import canaries, next_step, waits_for
+from hermes_tui.tui.widgets.unread_bar import NewBelow
+from hermes_tui_common.errors import ApiError, HermesTuiError
 
 
 def text_of(pilot: Pilot[None], place: str) -> str:

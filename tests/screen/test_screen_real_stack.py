@@ -15,14 +15,14 @@ from fakes.upstream import Asked, Reply, call, say
 from fakes.upstream import running as upstream_running
 from textual.pilot import Pilot
 
-from hermes_tui.app import HermesTui, ScreenSettings
-from hermes_tui.core.config import load_config
+from hermes_tui.config.paths import RunDir
+from hermes_tui.config.settings import load_config
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.paths import RunDir
-from hermes_tui.remote import RemoteBackend
-from hermes_tui.screens.approval import ApprovalScreen
-from hermes_tui.screens.main import MainScreen
+from hermes_tui.stack_client.remote import RemoteBackend
 from hermes_tui.supervisor.lock import lock_owner
+from hermes_tui.tui.app import HermesTui, ScreenSettings
+from hermes_tui.tui.screens.approval import ApprovalScreen
+from hermes_tui.tui.screens.main import MainScreen
 
 START_S = 300.0
 TURN_S = 120.0

@@ -21,13 +21,13 @@ from fakes.screen import (
 from textual.pilot import Pilot
 
 from hermes_tui.core.compare import Comparison
-from hermes_tui.core.rows import CanaryRow, Stage, Token
-from hermes_tui.screens.compare import CompareScreen
-from hermes_tui.screens.main import MainScreen
-from hermes_tui.screens.start import StartScreen
-from hermes_tui.widgets.chat import FIRST_KEYS
-from hermes_tui.widgets.tokens import TokenDetail
-from hermes_tui.widgets.training import TrainingPane
+from hermes_tui.core.models import CanaryRow, Stage, Token
+from hermes_tui.tui.screens.compare import CompareScreen
+from hermes_tui.tui.screens.main import MainScreen
+from hermes_tui.tui.screens.start import StartScreen
+from hermes_tui.tui.widgets.chat_pane import FIRST_KEYS
+from hermes_tui.tui.widgets.token_view import TokenDetail
+from hermes_tui.tui.widgets.training_pane import TrainingPane
 
 VAST = (200, 60)
 

@@ -29,12 +29,12 @@ from fakes.screen import (
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
-from hermes_tui.core.rows import CanaryRow, Stage, Token
-from hermes_tui.screens.main import MainScreen
-from hermes_tui.screens.start import StartScreen
-from hermes_tui.screens.stopping import StoppingScreen
-from hermes_tui.widgets.logs import LogView
-from hermes_tui.widgets.system import SystemPane
+from hermes_tui.core.models import CanaryRow, Stage, Token
+from hermes_tui.tui.screens.main import MainScreen
+from hermes_tui.tui.screens.start import StartScreen
+from hermes_tui.tui.screens.stopping import StoppingScreen
+from hermes_tui.tui.widgets.logs_pane import LogView
+from hermes_tui.tui.widgets.system_pane import SystemPane
 
 LOG_LINES = 40
 
@@ -42,7 +42,7 @@ LOG_LINES = 40
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the machine once only, however long the picture takes."""
-    monkeypatch.setattr("hermes_tui.screens.panes.SYSTEM_S", 1e6)
+    monkeypatch.setattr("hermes_tui.tui.screens.layout.SYSTEM_S", 1e6)
 
 
 Run = Callable[[Pilot[None]], Awaitable[None]]

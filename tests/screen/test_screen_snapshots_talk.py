@@ -15,12 +15,12 @@ from fakes.screen import NARROW, WIDE, add_past, app_of, make_app, stack, until
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from hermes_tui.core.events import ApprovalRequested
-from hermes_tui.screens.approval import ApprovalScreen
-from hermes_tui.screens.compare import CompareScreen
-from hermes_tui.screens.main import MainScreen
-from hermes_tui.widgets.asked import AskedBar
-from hermes_tui.widgets.prompt import Prompt
+from hermes_tui.core.changes import ApprovalRequested
+from hermes_tui.tui.screens.approval import ApprovalScreen
+from hermes_tui.tui.screens.compare import CompareScreen
+from hermes_tui.tui.screens.main import MainScreen
+from hermes_tui.tui.widgets.approval_bar import AskedBar
+from hermes_tui.tui.widgets.prompt import Prompt
 
 Run = Callable[[Pilot[None]], Awaitable[None]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from textual.content import Content
 
-from hermes_tui.core.text import clean, one_line, shorten, visible
-from hermes_tui.widgets.text import (
+from hermes_tui.core.sanitize import clean, one_line, shorten, visible
+from hermes_tui.tui.widgets.formatting import (
     age,
     by_parts,
     duration,

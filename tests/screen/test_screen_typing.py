@@ -25,17 +25,17 @@ from textual.command import CommandPalette
 from textual.pilot import Pilot
 from textual.widgets import Button, Input, OptionList
 
-from hermes_tui.actions import PANES, Scope
-from hermes_tui.app import HermesTui
+from hermes_tui.core.actions import PANES, Scope
+from hermes_tui.core.changes import ApprovalRequested
 from hermes_tui.core.compare import Comparison
-from hermes_tui.core.events import ApprovalRequested
-from hermes_tui.screens.approval import ApprovalScreen
-from hermes_tui.screens.choices import ConfirmScreen, VersionScreen
-from hermes_tui.screens.compare import CompareScreen, SizeScreen
-from hermes_tui.screens.dialogs import AskScreen, Dialog, QuitScreen
-from hermes_tui.screens.help import HelpScreen
-from hermes_tui.widgets.prompt import Prompt
-from hermes_tui.widgets.tokens import TokenView
+from hermes_tui.tui.app import HermesTui
+from hermes_tui.tui.screens.approval import ApprovalScreen
+from hermes_tui.tui.screens.compare import CompareScreen, SizeScreen
+from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
+from hermes_tui.tui.screens.dialogs import AskScreen, Dialog, QuitScreen
+from hermes_tui.tui.screens.help import HelpScreen
+from hermes_tui.tui.widgets.prompt import Prompt
+from hermes_tui.tui.widgets.token_view import TokenView
 
 ASKED = ApprovalRequested(
     session_id="sess-1", approval_id="a", question="?", choices=("once", "session", "deny")

@@ -8,12 +8,12 @@ from fakes.backend import FakeBackend
 from fakes.screen import badges, main, make_app, notices, running, say, sessions, until
 from textual.pilot import Pilot
 
-from hermes_tui.app import HermesTui, ScreenSettings
 from hermes_tui.core.controller import Controller
-from hermes_tui.screens.approval import ApprovalScreen
-from hermes_tui.widgets.asked import AskedBar
-from hermes_tui.widgets.turn import TurnView
-from hermes_tui_services.updates import ApprovalRequested
+from hermes_tui.tui.app import HermesTui, ScreenSettings
+from hermes_tui.tui.screens.approval import ApprovalScreen
+from hermes_tui.tui.widgets.approval_bar import AskedBar
+from hermes_tui.tui.widgets.turn_view import TurnView
+from hermes_tui_services.api.events import ApprovalRequested
 
 COMMAND = ApprovalRequested(
     approval_id="a1", description="deletes files", command="rm x", choices=("once", "deny")

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from fakes.backend import FakeBackend, FakeClock, make_tokens, prompt_for
 
-from hermes_tui.core.rows import Token
-from hermes_tui.widgets.token_lines import Break, TokenLines, bar, level, trajectory
+from hermes_tui.core.models import Token
+from hermes_tui.tui.widgets.token_layout import Break, TokenLines, bar, level, trajectory
 
 
 def shown(lines: TokenLines) -> list[str]:

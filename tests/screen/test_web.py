@@ -20,9 +20,9 @@ import pytest
 import websockets
 from fakes.served import Served, is_alive, until
 
-from hermes_tui.core.config import load_config
-from hermes_tui.web import COOKIE, WebSettings, serve
-from hermes_tui_services.errors import ConfigError
+from hermes_tui.cli.web_server import COOKIE, WebSettings, serve
+from hermes_tui.config.settings import load_config
+from hermes_tui_common.errors import ConfigError
 
 DEADLINE_S = 60.0
 
@@ -33,7 +33,7 @@ class Web:
     def __init__(self, run_dir: Path) -> None:
         words = (f"run.dir={run_dir}", "training.enabled=false")
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "hermes_tui.cli", "web", "--port", "0", *words],
+            [sys.executable, "-P", "-m", "hermes_tui.cli.main", "web", "--port", "0", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

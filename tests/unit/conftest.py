@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes.clock import Clock
 
-from hermes_tui_training.store import Store
+from hermes_tui_training.store.store import Store
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ import pytest
 from fakes.episodes import make_completion, make_episode
 from pydantic import ValidationError
 
-from hermes_tui_training.advantages import (
+from hermes_tui_training.algorithm.advantages import (
     RUN,
     completion_returns,
     episode_advantage,
     group_advantages,
     updated_baselines,
 )
-from hermes_tui_training.config import GroupConfig, RewardConfig, TrainingConfig
-from hermes_tui_training.lesson import make_lesson
-from hermes_tui_training.types import Episode
+from hermes_tui_training.algorithm.step_batch import make_lesson
+from hermes_tui_training.api.config import GroupConfig, RewardConfig, TrainingConfig
+from hermes_tui_training.api.types import Episode
 
 
 def _three(**rewards: float) -> list:

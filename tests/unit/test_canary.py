@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 from fakes.engine import END, FakeEngine, byte_tokenizer, encode, says
 
-from hermes_tui_training.canary import Canary
-from hermes_tui_training.chat import Chat
-from hermes_tui_training.config import CanaryConfig
+from hermes_tui_training.api.config import CanaryConfig
+from hermes_tui_training.api.protocol import EventKind
+from hermes_tui_training.api.types import CanaryAnswer
+from hermes_tui_training.chat_template.renderer import Chat
 from hermes_tui_training.engine.base import EngineStats
-from hermes_tui_training.protocol import EventKind
-from hermes_tui_training.store import Store
-from hermes_tui_training.types import CanaryAnswer
+from hermes_tui_training.store.store import Store
+from hermes_tui_training.trainer.canary import Canary
 
 QUESTIONS = ("Hello?", "1 + 1?")
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_tui_training.canary._IDLE_POLL_S", 0.005)
+    monkeypatch.setattr("hermes_tui_training.trainer.canary._IDLE_POLL_S", 0.005)
 
 
 class Bench:

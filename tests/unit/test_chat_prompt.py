@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from renderers.base import Renderer
 
-from hermes_tui_services.errors import ApiError, ConfigError
-from hermes_tui_training.chat import Chat
-from hermes_tui_training.chatml import ChatMLRenderer, ChatMLRendererConfig
-from hermes_tui_training.config import ModelConfig
-from hermes_tui_training.history import (
+from hermes_tui_common.errors import ApiError, ConfigError
+from hermes_tui_training.api.config import ModelConfig
+from hermes_tui_training.chat_template.chatml import ChatMLRenderer, ChatMLRendererConfig
+from hermes_tui_training.chat_template.prefix_match import (
     Recorded,
     canonical,
     completion_kind,
@@ -24,7 +23,8 @@ from hermes_tui_training.history import (
     retried,
     shared_length,
 )
-from hermes_tui_training.model import EMBEDDED_MODEL, prepare_model
+from hermes_tui_training.chat_template.renderer import Chat
+from hermes_tui_training.models.prepare import EMBEDDED_MODEL, prepare_model
 
 TOOL = {"type": "function", "function": {"name": "f", "description": "é", "parameters": {}}}
 

@@ -10,9 +10,9 @@ from fakes.engine import END, byte_tokenizer, encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes_tui_training.chat import Chat, Prompt
-from hermes_tui_training.reply import held_length, parse_reply
-from hermes_tui_training.reply_stream import Detokenizer
+from hermes_tui_training.chat_template.renderer import Chat, Prompt
+from hermes_tui_training.chat_template.reply_parser import held_length, parse_reply
+from hermes_tui_training.chat_template.reply_stream import Detokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 CALL = '<tool_call>{"name": "f", "arguments": {"b":1,  "a":2}}</tool_call>'

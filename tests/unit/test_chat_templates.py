@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fakes.engine import END, byte_tokenizer, encode
 
-from hermes_tui_training.chat import Chat, Prompt
-from hermes_tui_training.history import Recorded, canonical
+from hermes_tui_training.chat_template.prefix_match import Recorded, canonical
+from hermes_tui_training.chat_template.renderer import Chat, Prompt
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 CALLS = (

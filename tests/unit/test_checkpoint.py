@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_tui_services.errors import TrainingError
-from hermes_tui_training import checkpoint
+from hermes_tui_common.errors import TrainingError
+from hermes_tui_training.store import checkpoint
 
 
 def _write(root: Path, *versions: int) -> None:

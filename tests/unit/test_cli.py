@@ -16,10 +16,10 @@ import tomli
 from click.testing import CliRunner
 
 from hermes_tui import __version__
-from hermes_tui.cli import cli, main
-from hermes_tui.cli_commands.words import Invocation, WordsCommand, WordsGroup
+from hermes_tui.cli.main import cli, main
+from hermes_tui.cli.overrides import Invocation, WordsCommand, WordsGroup
 from hermes_tui.core.errors import AlreadyRunningError, NotRunningError, exit_code
-from hermes_tui_services.errors import ApiError, ConfigError, ServiceError, StackError
+from hermes_tui_common.errors import ApiError, ConfigError, ServiceError, StackError
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def run(*args: str) -> tuple[int, str, str]:
     """Return exit code, standard output and standard error of the whole program."""
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "hermes_tui.cli", *args],
+        [sys.executable, "-P", "-m", "hermes_tui.cli.main", *args],
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,

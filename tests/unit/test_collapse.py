@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hermes_tui.core.collapse import collapse, repeats
-from hermes_tui.core.rows import StepRow
+from hermes_tui.core.models import StepRow
 
 
 def steps(tokens: list[float], entropy: list[float] | None = None) -> list[StepRow]:

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import tomli
 
-from hermes_tui.core.config import (
+from hermes_tui.config.errors import known_keys
+from hermes_tui.config.recommend import Fitted
+from hermes_tui.config.reference import config_toml, machine_toml, reference_toml
+from hermes_tui.config.settings import (
     Config,
     find_file,
     is_loopback,
     load_config,
     load_with_sources,
 )
-from hermes_tui.core.config_errors import known_keys
-from hermes_tui.core.machine import Fitted
-from hermes_tui.core.reference import config_toml, machine_toml, reference_toml
-from hermes_tui_services.errors import ConfigError
+from hermes_tui_common.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 

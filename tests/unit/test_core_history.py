@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hermes_tui.core.events import ToolPart, Turn
-from hermes_tui.core.history import recorded_turns
-from hermes_tui.core.rows import CompletionRow, EpisodeDetail, EpisodeRow
+from hermes_tui.core.changes import ToolPart, Turn
+from hermes_tui.core.models import CompletionRow, EpisodeDetail, EpisodeRow
+from hermes_tui.core.recorded_turns import recorded_turns
 
 GO_ON = "[System: Your previous response was truncated by the output length limit. …]"
 NO_MORE = "You've reached the maximum number of tool-calling iterations allowed. …"

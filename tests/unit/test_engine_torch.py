@@ -16,8 +16,8 @@ from fakes.tiny_decoders import VOCABULARY, make_decoder
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from hermes_tui_services.errors import ConfigError, TrainingError
-from hermes_tui_training.config import ModelConfig, TrainingConfig
+from hermes_tui_common.errors import ConfigError, TrainingError
+from hermes_tui_training.api.config import ModelConfig, TrainingConfig
 from hermes_tui_training.engine import Engine, EngineOutput, SamplingParams, create_engine
 from hermes_tui_training.engine.decoder import Decoder
 from hermes_tui_training.engine.torch_engine import TorchEngine

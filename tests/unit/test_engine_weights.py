@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from hermes_tui_services.errors import TrainingError
+from hermes_tui_common.errors import TrainingError
 from hermes_tui_training.engine.decoder import Segment
 from hermes_tui_training.engine.llama import LlamaDecoder, LlamaShape
 from hermes_tui_training.engine.weights import read_checkpoint

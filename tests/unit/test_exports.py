@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from fakes.episodes import make_completion, make_episode
 
+from hermes_tui_training.api.types import Completion, Episode
 from hermes_tui_training.exports.formats import FORMATS
 from hermes_tui_training.exports.rows import ExportOptions, rows_of
 from hermes_tui_training.exports.sources import episode_from_json
-from hermes_tui_training.gateway.reading import episode_json
-from hermes_tui_training.types import Completion, Episode
+from hermes_tui_training.inference_gateway.routes.episodes import episode_json
 
 HI = {"role": "user", "content": "Hi"}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}

@@ -6,8 +6,8 @@ import pytest
 from fakes.clock import Clock
 from fakes.siblings import complete, scored, sibling
 
-from hermes_tui_training.groups import waiting_text
-from hermes_tui_training.store import ConflictError, Store
+from hermes_tui_training.algorithm.groups import waiting_text
+from hermes_tui_training.store.store import ConflictError, Store
 
 
 def claim(store: Store, *, limit: int = 10, timed_out: bool = False) -> list[list[str]]:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from hermes_tui_training import client as module
-from hermes_tui_training.client import InferenceClient
+from hermes_tui_training.api import client as module
+from hermes_tui_training.api.client import InferenceClient
 
 
 async def test_events_end_when_the_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

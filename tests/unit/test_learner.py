@@ -14,23 +14,23 @@ from fakes.tiny_model import make_tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from hermes_tui_services.errors import ConfigError, TrainingError
-from hermes_tui_training import checkpoint
-from hermes_tui_training.config import (
+from hermes_tui_common.errors import ConfigError, TrainingError
+from hermes_tui_training.api.config import (
     LoraConfig,
     LossConfig,
     ModelConfig,
     OptimizerConfig,
     TrainingConfig,
 )
-from hermes_tui_training.learner.learner import Learner
-from hermes_tui_training.learner.wire import (
+from hermes_tui_training.api.learner import (
     NonFiniteError,
     RollbackRequest,
     StepResult,
     VersionExistsError,
 )
-from hermes_tui_training.types import Completion, Episode
+from hermes_tui_training.api.types import Completion, Episode
+from hermes_tui_training.learner.learner import Learner
+from hermes_tui_training.store import checkpoint
 
 LORA = LoraConfig(rank=4, alpha=8)
 FULL = LoraConfig(rank=0)

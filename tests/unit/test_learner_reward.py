@@ -13,8 +13,9 @@ from fakes.episodes import make_completion, make_episode
 from fakes.steps import make_request
 from fakes.tiny_model import make_tiny_model
 
-from hermes_tui_training.advantages import episode_advantage, updated_baselines
-from hermes_tui_training.config import (
+from hermes_tui_training.algorithm.advantages import episode_advantage, updated_baselines
+from hermes_tui_training.algorithm.samples import training_samples
+from hermes_tui_training.api.config import (
     LoraConfig,
     ModelConfig,
     OptimizerConfig,
@@ -23,7 +24,6 @@ from hermes_tui_training.config import (
 )
 from hermes_tui_training.learner.batches import make_batches
 from hermes_tui_training.learner.learner import Learner
-from hermes_tui_training.samples import training_samples
 
 PROMPT = (5, 6, 7)
 STEPS = 25

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_tui.core.log_lines import MAX_LINE_CHARS, MAX_LINES, LogLines
+from hermes_tui.core.log_buffer import MAX_LINE_CHARS, MAX_LINES, LogLines
 
 
 def test_numbers_stay_while_old_lines_fall_out() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_tui.core.logs import (
+from hermes_tui.supervisor.logs import (
     LogFollower,
     RotatingLog,
     configure_supervisor_logging,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from hermes_tui_training.config import LossConfig
-from hermes_tui_training.losses import LossInputs, kl_k3, policy_gradient_loss
+from hermes_tui_training.algorithm.losses import LossInputs, kl_k3, policy_gradient_loss
+from hermes_tui_training.api.config import LossConfig
 
 CONFIG = LossConfig(clip_low=0.2, clip_high=0.2, tis_cap=2.0, reject=5.0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_tui.core.machine import describe, fitted
-from hermes_tui.core.status import GpuSample, SystemSample
+from hermes_tui.config.recommend import describe, fitted
+from hermes_tui.core.stack_status import GpuSample, SystemSample
 
 GIB = 1024**3
 

@@ -11,11 +11,11 @@ import pytest
 from fakes.backend import FakeBackend, FakeClock, make_tokens
 from fakes.roles import eventually
 
+from hermes_tui.core.changes import Change, Notice, Turn
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.events import Change, Notice, Turn
-from hermes_tui.core.rows import StepRow, TrainerRow
-from hermes_tui_services.errors import ServiceError
-from hermes_tui_services.updates import ApprovalRequested, TurnUpdate
+from hermes_tui.core.models import StepRow, TrainerRow
+from hermes_tui_common.errors import ServiceError
+from hermes_tui_services.api.events import ApprovalRequested, TurnUpdate
 
 REPLY = "Hello Ada, it's a pleasure to meet you!"
 QUESTION = ApprovalRequested(
@@ -309,7 +309,7 @@ async def test_what_happens_between_reading_and_following_is_not_missed(
 async def test_a_trainer_that_is_away_is_told_once(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_tui.core.follower.RETRY_S", 0.005)
+    monkeypatch.setattr("hermes_tui.core.sync.RETRY_S", 0.005)
     tries = 0
 
     async def steps(after: int) -> list[StepRow]:
@@ -327,7 +327,7 @@ async def test_a_trainer_that_is_away_is_told_once(
 async def test_a_step_that_came_to_nothing_is_over_once_the_trainer_waits(
     backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_tui.core.follower.BUSY_S", 0.005)
+    monkeypatch.setattr("hermes_tui.core.sync.BUSY_S", 0.005)
     async with view(backend) as one:
         backend.trainer_row = replace(backend.trainer_row, state="training")
         backend.emit("step.started")

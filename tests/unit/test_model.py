@@ -18,10 +18,11 @@ from fakes.tiny_decoders import VOCABULARY, make_decoder
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hermes_tui_services.errors import ConfigError, TrainingError
-from hermes_tui_training import conversion, model
-from hermes_tui_training.conversion import convert_gguf
-from hermes_tui_training.model import find_model, prepare_model
+from hermes_tui_common.errors import ConfigError, TrainingError
+from hermes_tui_training.models import gguf as conversion
+from hermes_tui_training.models import prepare as model
+from hermes_tui_training.models.gguf import convert_gguf
+from hermes_tui_training.models.prepare import find_model, prepare_model
 
 TEMPLATE = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
 
@@ -227,7 +228,7 @@ def test_no_model_and_no_network_is_one_sentence(
 def test_the_command_prints_stages_and_ends_with_a_sentence(tmp_path: Path) -> None:
     def run(path: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-P", "-m", "hermes_tui_training.model", path],
+            [sys.executable, "-P", "-m", "hermes_tui_training.models.prepare", path],
             capture_output=True,
             text=True,
             timeout=60,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from hermes_tui_training.config import ModelConfig, TrainingConfig
+from hermes_tui_training.api.config import ModelConfig, TrainingConfig
 from hermes_tui_training.engine import SamplingParams, create_engine
-from hermes_tui_training.model import EMBEDDED_MODEL, prepare_model
+from hermes_tui_training.models.prepare import EMBEDDED_MODEL, prepare_model
 
 pytestmark = [pytest.mark.embedded, pytest.mark.timeout(300)]
 

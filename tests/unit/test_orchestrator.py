@@ -12,18 +12,16 @@ from typing import Any
 import pytest
 from fakes.siblings import complete, scored, sibling
 
-from hermes_tui_services.errors import ServiceError, TrainingError
-from hermes_tui_services.serving import ServeConfig
-from hermes_tui_training import checkpoint
-from hermes_tui_training.config import (
+from hermes_tui_common.errors import ServiceError, TrainingError
+from hermes_tui_common.serving import ServeConfig
+from hermes_tui_training.api.config import (
     LossConfig,
     ModelConfig,
     RewardConfig,
     TrainerRole,
     TrainingConfig,
 )
-from hermes_tui_training.learner.client import LearnerGoneError
-from hermes_tui_training.learner.wire import (
+from hermes_tui_training.api.learner import (
     LearnerHealth,
     LearnerMetrics,
     LearnerSeconds,
@@ -36,10 +34,12 @@ from hermes_tui_training.learner.wire import (
     StepResult,
     VersionExistsError,
 )
-from hermes_tui_training.orchestrator import MAX_ATTEMPTS, Orchestrator, UnknownVersionError
-from hermes_tui_training.protocol import EventKind
-from hermes_tui_training.store import Store
-from hermes_tui_training.types import TrainedCompletion
+from hermes_tui_training.api.protocol import EventKind
+from hermes_tui_training.api.types import TrainedCompletion
+from hermes_tui_training.store import checkpoint
+from hermes_tui_training.store.store import Store
+from hermes_tui_training.trainer.learner_client import LearnerGoneError
+from hermes_tui_training.trainer.orchestrator import MAX_ATTEMPTS, Orchestrator, UnknownVersionError
 
 GRACE_S = 0.05
 DEADLINE_S = 20.0
@@ -208,7 +208,7 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_tui_training.orchestrator._BACKOFF_S", (0.02,))
+    monkeypatch.setattr("hermes_tui_training.trainer.orchestrator._BACKOFF_S", (0.02,))
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hermes_tui.core.config import load_config
-from hermes_tui.core.paths import RunDir
-from hermes_tui.core.secrets import ensure_keys, read_keys
-from hermes_tui_services.errors import ConfigError
+from hermes_tui.config.paths import RunDir
+from hermes_tui.config.secrets import ensure_keys, read_keys
+from hermes_tui.config.settings import load_config
+from hermes_tui_common.errors import ConfigError
 
 
 def run_dir_of(*words: str, **environ: str) -> RunDir:

@@ -6,12 +6,12 @@ from typing import get_args
 
 import pytest
 
-from hermes_tui.core.events import Turn
+from hermes_tui.core.changes import Turn
+from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.reasons import in_words
-from hermes_tui.core.rows import EpisodeRow
-from hermes_tui.plain_lines import turn_words
-from hermes_tui.widgets.turn import Fate, badge
-from hermes_tui_training.types import UntrainableReason
+from hermes_tui.plain.formatting import turn_words
+from hermes_tui.tui.widgets.turn_view import Fate, badge
+from hermes_tui_training.api.types import UntrainableReason
 
 OF_EPISODES = ("incomplete", "non_finite")
 """Why an episode is dropped, beside what its completions say."""

@@ -8,8 +8,8 @@ from fakes.episodes import make_completion, make_episode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_tui_training.samples import segments, training_samples
-from hermes_tui_training.types import Completion
+from hermes_tui_training.algorithm.samples import segments, training_samples
+from hermes_tui_training.api.types import Completion
 
 
 def test_turns_that_continue_each_other_are_one_sample() -> None:

@@ -14,9 +14,7 @@ import openai
 import pytest
 from fakes.roles import ADMIN_KEY, HEADERS, Chain, chain, eventually
 
-from hermes_tui_services.data_proxy.conversations import Conversations
-from hermes_tui_services.data_proxy.store import ConversationStore
-from hermes_tui_services.protocol import (
+from hermes_tui_services.api.protocol import (
     INTERRUPTED,
     PROXY_UNAVAILABLE,
     RunBody,
@@ -24,6 +22,8 @@ from hermes_tui_services.protocol import (
     TurnEvent,
     path_key,
 )
+from hermes_tui_services.data_proxy.sessions import Conversations
+from hermes_tui_services.data_proxy.store import ConversationStore
 
 KEY = "agent:m:u"
 

@@ -14,10 +14,9 @@ import httpx
 import pytest
 from fakes.roles import ADMIN_KEY, Chain, chain, eventually
 
-from hermes_tui_services.client import AgentClient
-from hermes_tui_services.errors import RefusedError, ServiceError
-from hermes_tui_services.protocol import NO_TURN
-from hermes_tui_services.updates import (
+from hermes_tui_common.errors import RefusedError, ServiceError
+from hermes_tui_services.api.client import AgentClient
+from hermes_tui_services.api.events import (
     ApprovalAnswered,
     ApprovalRequested,
     ReasoningArrived,
@@ -29,6 +28,7 @@ from hermes_tui_services.updates import (
     TurnStarted,
     TurnUpdate,
 )
+from hermes_tui_services.api.protocol import NO_TURN
 
 KEY = "tui/ключ 1"
 
@@ -182,7 +182,7 @@ async def test_events_of_every_kind_are_understood() -> None:
 
 def test_the_client_is_light() -> None:
     heavy = "{'run_agent', 'uvicorn', 'openai', 'hermes_tui_services.worker.app'}"
-    code = f"import sys, hermes_tui_services.client; print({heavy} & set(sys.modules))"
+    code = f"import sys, hermes_tui_services.api.client; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

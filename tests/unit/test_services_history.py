@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes_tui_services.data_proxy.history import (
+from hermes_tui_services.data_proxy.messages import (
     NO_RESULT,
     interrupted_messages,
     messages_of,

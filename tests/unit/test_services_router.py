@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from hermes_tui_services.errors import ApiError
-from hermes_tui_services.protocol import RegisterBody
+from hermes_tui_common.errors import ApiError
+from hermes_tui_services.api.protocol import RegisterBody
 from hermes_tui_services.router.pairs import MAX_SLOW_POLLS, Pairs
 
 

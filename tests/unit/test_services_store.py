@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hermes_tui_common.errors import StackError
+from hermes_tui_services.api.protocol import Inference
 from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
-from hermes_tui_services.errors import StackError
-from hermes_tui_services.protocol import Inference
 
 INFERENCE = Inference(base_url="http://gw/v1", api_key="sk-sess-secret", model="m")
 

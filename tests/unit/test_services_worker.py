@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from fakes.roles import ScriptedAgent, worker_role
 
-from hermes_tui_services.errors import ApiError, ConfigError
-from hermes_tui_services.types import TurnInterrupted
+from hermes_tui_common.errors import ApiError, ConfigError
+from hermes_tui_services.api.agent import TurnInterrupted
+from hermes_tui_services.worker.agent_loader import load_agent
 from hermes_tui_services.worker.approvals import Questions
-from hermes_tui_services.worker.hermes_home import hermes_config, reached_directly
-from hermes_tui_services.worker.hermes_results import new_messages, response_of
-from hermes_tui_services.worker.loading import load_agent
+from hermes_tui_services.worker.hermes.home import hermes_config, reached_directly
+from hermes_tui_services.worker.hermes.results import new_messages, response_of
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from fakes.roles import ADMIN_KEY, Chain, chain, eventually
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
-from hermes_tui_services.client import AgentClient
+from hermes_tui_services.api.client import AgentClient
 
 
 @pytest.fixture

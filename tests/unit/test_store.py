@@ -12,17 +12,17 @@ import psutil
 import pytest
 from fakes.clock import Clock
 
-from hermes_tui_services.errors import ConfigError
-from hermes_tui_training.protocol import EventKind
-from hermes_tui_training.store import (
+from hermes_tui_common.errors import ConfigError
+from hermes_tui_training.api.protocol import EventKind
+from hermes_tui_training.api.types import Episode, TrainedCompletion
+from hermes_tui_training.store.store import (
     ConflictError,
     Store,
     UnknownIdError,
     hash_key,
     new_id,
 )
-from hermes_tui_training.store_base import EVENTS_KEPT
-from hermes_tui_training.types import Episode, TrainedCompletion
+from hermes_tui_training.store.transactions import EVENTS_KEPT
 
 
 def session(

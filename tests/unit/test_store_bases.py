@@ -6,9 +6,9 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from hermes_tui_training.database import MIGRATIONS, ints_to_blob
-from hermes_tui_training.store import Store, hash_key
-from hermes_tui_training.types import Base
+from hermes_tui_training.api.types import Base
+from hermes_tui_training.store.database import MIGRATIONS, ints_to_blob
+from hermes_tui_training.store.store import Store, hash_key
 
 
 def say(text: str) -> dict[str, Any]:

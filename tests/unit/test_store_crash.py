@@ -9,12 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hermes_tui_training.store import Store, hash_key
+from hermes_tui_training.store.store import Store, hash_key
 
 WRITER = """
 import json, sys
 from pathlib import Path
-from hermes_tui_training.store import Store, hash_key
+from hermes_tui_training.store.store import Store, hash_key
 
 store = Store(Path(sys.argv[1]))
 session = store.create_session(key_hash=hash_key("k"), task_id="t", group_id="g")
@@ -74,7 +74,7 @@ def test_acknowledged_writes_survive(tmp_path: Path) -> None:
 CLAIMER = """
 import json, sys
 from pathlib import Path
-from hermes_tui_training.store import Store
+from hermes_tui_training.store.store import Store
 
 store = Store(Path(sys.argv[1]))
 store.release_claims()

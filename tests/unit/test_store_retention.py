@@ -8,10 +8,10 @@ import pytest
 from fakes.clock import Clock
 from fakes.siblings import complete, scored, sibling
 
-from hermes_tui_training.config import StoreConfig
-from hermes_tui_training.protocol import EventKind
-from hermes_tui_training.retention import forget_excess
-from hermes_tui_training.store import Store, UnknownIdError
+from hermes_tui_training.api.config import StoreConfig
+from hermes_tui_training.api.protocol import EventKind
+from hermes_tui_training.store.retention import forget_excess
+from hermes_tui_training.store.store import Store, UnknownIdError
 
 
 def group_ids(store: Store) -> list[str]:

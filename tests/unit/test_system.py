@@ -12,9 +12,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from hermes_tui.core.paths import RunDir
-from hermes_tui.core.status import GpuSample
-from hermes_tui.core.system import SystemSampler, rss_bytes, sample_disk
+from hermes_tui.config.paths import RunDir
+from hermes_tui.core.stack_status import GpuSample
+from hermes_tui.supervisor.system import SystemSampler, rss_bytes, sample_disk
 
 ERRORS = [
     getattr(pynvml, name)

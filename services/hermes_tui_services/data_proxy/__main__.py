@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hermes_tui_services.config import DataProxyRole
+from hermes_tui_common.serving import run_role
+from hermes_tui_services.api.config import DataProxyRole
 from hermes_tui_services.data_proxy.app import create_app
-from hermes_tui_services.serving import run_role
 
 if __name__ == "__main__":
     run_role(

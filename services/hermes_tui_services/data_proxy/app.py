@@ -14,28 +14,28 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hermes_tui_services.config import DataProxyRole
-from hermes_tui_services.data_proxy.conversations import Conversations
-from hermes_tui_services.data_proxy.registration import Registration
-from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
-from hermes_tui_services.data_proxy.turns import Turn
-from hermes_tui_services.data_proxy.worker_link import WorkerLink
-from hermes_tui_services.errors import ApiError
-from hermes_tui_services.http import EXCEPTION_HANDLERS, error_response, read_body, sse
-from hermes_tui_services.protocol import (
-    ApprovalBody,
-    TurnBody,
-    TurnEvent,
-    check_session_key,
-    error_of,
-)
-from hermes_tui_services.routing import (
+from hermes_tui_common.errors import ApiError
+from hermes_tui_common.http import EXCEPTION_HANDLERS, error_response, read_body, sse
+from hermes_tui_common.streaming import (
     ClientGoneError,
     LiveResponse,
     RequireKey,
     peer_client,
     unless_gone,
 )
+from hermes_tui_services.api.config import DataProxyRole
+from hermes_tui_services.api.protocol import (
+    ApprovalBody,
+    TurnBody,
+    TurnEvent,
+    check_session_key,
+    error_of,
+)
+from hermes_tui_services.data_proxy.registration import Registration
+from hermes_tui_services.data_proxy.sessions import Conversations
+from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
+from hermes_tui_services.data_proxy.turns import Turn
+from hermes_tui_services.data_proxy.worker_client import WorkerLink
 
 logger = logging.getLogger(__name__)
 

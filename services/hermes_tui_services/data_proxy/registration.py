@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 
-from hermes_tui_services.config import DataProxyRole
-from hermes_tui_services.protocol import AddrBody, RegisterBody, SessionBody
+from hermes_tui_services.api.config import DataProxyRole
+from hermes_tui_services.api.protocol import AddrBody, RegisterBody, SessionBody
 
 logger = logging.getLogger(__name__)
 

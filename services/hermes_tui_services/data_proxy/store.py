@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hermes_tui_services.errors import StackError
-from hermes_tui_services.protocol import ChatMessage, Inference
+from hermes_tui_common.errors import StackError
+from hermes_tui_services.api.protocol import ChatMessage, Inference
 
 T = TypeVar("T")
 

@@ -10,8 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_tui_services.data_proxy.store import TurnRow
-from hermes_tui_services.protocol import (
+from hermes_tui_services.api.protocol import (
     ChatMessage,
     Inference,
     QueueMode,
@@ -19,6 +18,7 @@ from hermes_tui_services.protocol import (
     TurnEvent,
     new_run_id,
 )
+from hermes_tui_services.data_proxy.store import TurnRow
 
 LAST_EVENTS = ("done", "failed")
 """Types of the event that ends a turn."""

@@ -14,10 +14,25 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from hermes_tui_services.config import GatewayRole
-from hermes_tui_services.errors import ApiError
-from hermes_tui_services.gateway.chain import RETRY_S, Chain
-from hermes_tui_services.gateway.frames import FrameSocket
+from hermes_tui_common.errors import ApiError
+from hermes_tui_common.http import EXCEPTION_HANDLERS, error_response, read_body
+from hermes_tui_common.streaming import (
+    ClientGoneError,
+    LiveResponse,
+    RequireKey,
+    peer_client,
+    unless_gone,
+)
+from hermes_tui_services.api.config import GatewayRole
+from hermes_tui_services.api.protocol import (
+    SESSION_KEY_HEADER,
+    ApprovalBody,
+    SessionBody,
+    TurnEvent,
+    check_session_key,
+    path_key,
+)
+from hermes_tui_services.gateway.data_proxies import RETRY_S, Chain
 from hermes_tui_services.gateway.requests import (
     ChatBody,
     ResponsesBody,
@@ -31,22 +46,7 @@ from hermes_tui_services.gateway.responses import (
     chat_stream,
     response_stream,
 )
-from hermes_tui_services.http import EXCEPTION_HANDLERS, error_response, read_body
-from hermes_tui_services.protocol import (
-    SESSION_KEY_HEADER,
-    ApprovalBody,
-    SessionBody,
-    TurnEvent,
-    check_session_key,
-    path_key,
-)
-from hermes_tui_services.routing import (
-    ClientGoneError,
-    LiveResponse,
-    RequireKey,
-    peer_client,
-    unless_gone,
-)
+from hermes_tui_services.gateway.websocket import FrameSocket
 
 AGENT_MODEL = "hermes-agent"
 """The agent's name as a model, for clients that list models."""

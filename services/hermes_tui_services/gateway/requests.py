@@ -9,8 +9,8 @@ from urllib.parse import quote
 from pydantic import Field, model_validator
 from starlette.requests import Request
 
-from hermes_tui_services.errors import ApiError
-from hermes_tui_services.protocol import (
+from hermes_tui_common.errors import ApiError
+from hermes_tui_services.api.protocol import (
     SESSION_KEY_HEADERS,
     Body,
     ChatMessage,

@@ -9,9 +9,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_tui_services.errors import ApiError
-from hermes_tui_services.http import sse
-from hermes_tui_services.protocol import TurnEvent, error_of
+from hermes_tui_common.errors import ApiError
+from hermes_tui_common.http import sse
+from hermes_tui_services.api.protocol import TurnEvent, error_of
 
 _LIFTED = ("usage", "incomplete_details")
 """Fields of a response that agents give in their metadata."""

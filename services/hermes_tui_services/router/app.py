@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hermes_tui_services.config import RouterRole
-from hermes_tui_services.http import EXCEPTION_HANDLERS, read_body
-from hermes_tui_services.protocol import AddrBody, RegisterBody, RouteBody, SessionBody
+from hermes_tui_common.http import EXCEPTION_HANDLERS, read_body
+from hermes_tui_common.streaming import RequireKey, peer_client
+from hermes_tui_services.api.config import RouterRole
+from hermes_tui_services.api.protocol import AddrBody, RegisterBody, RouteBody, SessionBody
 from hermes_tui_services.router.pairs import Pairs
-from hermes_tui_services.routing import RequireKey, peer_client
 
 
 def create_app(config: RouterRole) -> Starlette:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hermes_tui_services.config import WorkerRole
-from hermes_tui_services.serving import run_role
+from hermes_tui_common.serving import run_role
+from hermes_tui_services.api.config import WorkerRole
 from hermes_tui_services.worker.app import create_app
 
 if __name__ == "__main__":

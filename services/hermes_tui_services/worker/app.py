@@ -16,21 +16,26 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hermes_tui_services.config import WorkerRole
-from hermes_tui_services.errors import ApiError, HermesTuiError
-from hermes_tui_services.http import EXCEPTION_HANDLERS, read_body, sse
-from hermes_tui_services.protocol import (
+from hermes_tui_common.errors import ApiError, HermesTuiError
+from hermes_tui_common.http import EXCEPTION_HANDLERS, read_body, sse
+from hermes_tui_common.serving import report_stage
+from hermes_tui_common.streaming import KeyedLocks, LiveResponse, RequireKey
+from hermes_tui_services.api.agent import (
+    AgentRequest,
+    AgentResponse,
+    AgentRunnable,
+    TurnInterrupted,
+)
+from hermes_tui_services.api.config import WorkerRole
+from hermes_tui_services.api.protocol import (
     ApprovalBody,
     RunBody,
     TurnEvent,
     failed_event,
     interrupted_error,
 )
-from hermes_tui_services.routing import KeyedLocks, LiveResponse, RequireKey
-from hermes_tui_services.serving import report_stage
-from hermes_tui_services.types import AgentRequest, AgentResponse, AgentRunnable, TurnInterrupted
+from hermes_tui_services.worker.agent_loader import load_agent
 from hermes_tui_services.worker.emitter import StreamEmitter
-from hermes_tui_services.worker.loading import load_agent
 
 logger = logging.getLogger(__name__)
 

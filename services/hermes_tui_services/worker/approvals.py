@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hermes_tui_services.errors import ApiError
-from hermes_tui_services.protocol import TurnEvent
+from hermes_tui_common.errors import ApiError
+from hermes_tui_services.api.protocol import TurnEvent
 
 COMMAND_CHOICES = ("once", "session", "deny")
 """Run it this once; this kind of command for the rest of the session; don't run it."""

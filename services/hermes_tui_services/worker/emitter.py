@@ -7,7 +7,7 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator
 
-from hermes_tui_services.protocol import TurnEvent
+from hermes_tui_services.api.protocol import TurnEvent
 
 
 class StreamEmitter:

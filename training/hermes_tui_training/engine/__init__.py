@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hermes_tui_training.config import ModelConfig, TrainingConfig
+from hermes_tui_training.api.config import ModelConfig, TrainingConfig
 from hermes_tui_training.engine.base import (
     Engine,
     EngineOutput,

@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from hermes_tui_services.errors import TrainingError
+from hermes_tui_common.errors import TrainingError
 from hermes_tui_training.engine.base import EngineOutput, FinishReason, SamplingParams
 from hermes_tui_training.engine.decoder import Cache
 from hermes_tui_training.engine.prefix import TokenIds

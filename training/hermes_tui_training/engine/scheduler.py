@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from hermes_tui_services.errors import TrainingError
+from hermes_tui_common.errors import TrainingError
 from hermes_tui_training.engine.decoder import Decoder, Segment
 from hermes_tui_training.engine.prefix import PrefixCache, shared_prefix
 from hermes_tui_training.engine.request import Delivery, Request

@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from hermes_tui_services.errors import ConfigError, TrainingError
-from hermes_tui_training.config import ModelConfig, TrainingConfig
+from hermes_tui_common.errors import ConfigError, TrainingError
+from hermes_tui_training.api.config import ModelConfig, TrainingConfig
 from hermes_tui_training.engine.base import EngineOutput, EngineStats, SamplingParams
 from hermes_tui_training.engine.decoder import Decoder, Segment
 from hermes_tui_training.engine.llama import LlamaDecoder, LlamaShape

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hermes_tui_services.errors import TrainingError
+from hermes_tui_common.errors import TrainingError
 from hermes_tui_training.engine.decoder import Segment, State
 
 

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from hermes_tui_services.errors import TrainingError
+from hermes_tui_common.errors import TrainingError
 from hermes_tui_training.engine.decoder import State
 
 _ADAPTER_PREFIX = "base_model.model."

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from hermes_tui_training.api.types import Completion, Episode
 from hermes_tui_training.exports.rows import ExportOptions, rows_of
-from hermes_tui_training.types import Completion, Episode
 
 
 def convert(episodes: Iterable[Episode], options: ExportOptions) -> Iterator[dict[str, Any]]:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from hermes_tui_training.api.types import Episode
 from hermes_tui_training.exports import art, atropos, jsonl, parquet, tinker, trl, verifiers
 from hermes_tui_training.exports.rows import ExportOptions
-from hermes_tui_training.types import Episode
 
 Convert = Callable[[Iterable[Episode], ExportOptions], Iterator[dict[str, Any]]]
 Write = Callable[[Iterable[dict[str, Any]], BinaryIO], int]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, BinaryIO
 
-from hermes_tui_services.errors import ConfigError
+from hermes_tui_common.errors import ConfigError
 
 _ROWS_PER_GROUP = 256
 """Rows written at a time; at 8,192 tokens each they take 80 MB."""

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hermes_tui_training.advantages import completion_returns
-from hermes_tui_training.samples import segments
-from hermes_tui_training.types import Completion, Episode
+from hermes_tui_training.algorithm.advantages import completion_returns
+from hermes_tui_training.algorithm.samples import segments
+from hermes_tui_training.api.types import Completion, Episode
 
 Style = Literal["individual", "concat"]
 """individual: one row per completion · concat: one row per run of completions that continue each

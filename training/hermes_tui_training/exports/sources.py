@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from hermes_tui_services.errors import ConfigError
-from hermes_tui_training.client import InferenceClient
-from hermes_tui_training.types import Completion, Episode
+from hermes_tui_common.errors import ConfigError
+from hermes_tui_training.api.client import InferenceClient
+from hermes_tui_training.api.types import Completion, Episode
 
 _PAGE = 100
 """Episodes asked for at a time."""
@@ -58,7 +58,7 @@ def from_database(path: Path, selection: Selection) -> Iterator[Episode]:
     Raises: ConfigError: it cannot be read. UnknownIdError: an episode is unknown.
     """
     try:
-        from hermes_tui_training.store_episodes import EpisodeStore
+        from hermes_tui_training.store.episodes import EpisodeStore
     except ImportError as error:  # numpy, which asking a gateway needs no part of
         raise ConfigError(
             f"reading a database needs {error.name}: pip install 'hermes-tui[train]'"

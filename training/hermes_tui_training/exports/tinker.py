@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from hermes_tui_training.api.types import Episode
 from hermes_tui_training.exports.rows import ExportOptions, trainable_rows
-from hermes_tui_training.types import Episode
 
 
 def convert(episodes: Iterable[Episode], options: ExportOptions) -> Iterator[dict[str, Any]]:

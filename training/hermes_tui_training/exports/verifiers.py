@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hermes_tui_training.api.types import Completion, Episode
 from hermes_tui_training.exports.rows import ExportOptions, Row, rows_of
-from hermes_tui_training.types import Completion, Episode
 
 _VERSION = "0.4.0"
 """The release whose schema this is."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from hermes_tui_services.serving import run_role
-from hermes_tui_training.config import LearnerRole
+from hermes_tui_common.serving import run_role
+from hermes_tui_training.api.config import LearnerRole
 
 
 def main() -> None:

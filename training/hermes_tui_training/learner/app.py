@@ -20,13 +20,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hermes_tui_services.auth import require_key
-from hermes_tui_services.errors import ApiError, TrainingError
-from hermes_tui_services.http import EXCEPTION_HANDLERS, read_body
-from hermes_tui_services.serving import report_stage
-from hermes_tui_training.config import LearnerRole
-from hermes_tui_training.learner.learner import Learner
-from hermes_tui_training.learner.wire import (
+from hermes_tui_common.auth import require_key
+from hermes_tui_common.errors import ApiError, TrainingError
+from hermes_tui_common.http import EXCEPTION_HANDLERS, read_body
+from hermes_tui_common.serving import report_stage
+from hermes_tui_training.api.config import LearnerRole
+from hermes_tui_training.api.learner import (
     NON_FINITE,
     VERSION_EXISTS,
     LearnerHealth,
@@ -37,7 +36,8 @@ from hermes_tui_training.learner.wire import (
     StepRequest,
     VersionExistsError,
 )
-from hermes_tui_training.model import prepare_model
+from hermes_tui_training.learner.learner import Learner
+from hermes_tui_training.models.prepare import prepare_model
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -22,13 +22,11 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from hermes_tui_services.errors import ConfigError, TrainingError
-from hermes_tui_training import checkpoint
-from hermes_tui_training.config import ModelConfig, TrainingConfig
-from hermes_tui_training.learner.batches import Batch, make_batches
-from hermes_tui_training.learner.model import PolicyModel
-from hermes_tui_training.learner.state import TrainingState, read_state, write_state
-from hermes_tui_training.learner.wire import (
+from hermes_tui_common.errors import ConfigError, TrainingError
+from hermes_tui_training.algorithm.losses import LossInputs, LossOutputs, policy_gradient_loss
+from hermes_tui_training.algorithm.samples import TrainingSample
+from hermes_tui_training.api.config import ModelConfig, TrainingConfig
+from hermes_tui_training.api.learner import (
     LearnerMetrics,
     LearnerSeconds,
     NonFiniteError,
@@ -40,9 +38,11 @@ from hermes_tui_training.learner.wire import (
     StepResult,
     VersionExistsError,
 )
-from hermes_tui_training.losses import LossInputs, LossOutputs, policy_gradient_loss
-from hermes_tui_training.samples import TrainingSample
-from hermes_tui_training.types import TrainedCompletion
+from hermes_tui_training.api.types import TrainedCompletion
+from hermes_tui_training.learner.batches import Batch, make_batches
+from hermes_tui_training.learner.model import PolicyModel
+from hermes_tui_training.learner.state import TrainingState, read_state, write_state
+from hermes_tui_training.store import checkpoint
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from hermes_tui_services.errors import ConfigError, TrainingError
-from hermes_tui_training.config import LoraConfig
+from hermes_tui_common.errors import ConfigError, TrainingError
+from hermes_tui_training.api.config import LoraConfig
 from hermes_tui_training.learner.batches import Batch
 
 logger = logging.getLogger(__name__)

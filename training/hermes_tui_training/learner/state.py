@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hermes_tui_services.errors import TrainingError
+from hermes_tui_common.errors import TrainingError
 
 _STATE = "training_state.json"
 _OPTIMIZER = "optimizer.pt"

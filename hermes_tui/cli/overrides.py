@@ -1,0 +1,94 @@
+"""``section.key=value`` words: settings that may stand anywhere on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hermes_tui.config.paths import RunDir
+    from hermes_tui.config.settings import Config
+
+_WORD = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)+=")
+
+
+@dataclass
+class Invocation:
+    """What was said on the command line beside the command itself."""
+
+    config_file: Path | None = None
+    """``--config``; None looks for the nearest file."""
+    overrides: list[str] = field(default_factory=list)
+    """The ``section.key=value`` words, in order."""
+
+    def load(self, *more: str) -> Config:
+        """Return the configuration.
+
+        Args:
+            more: further words; they win over those of the command line.
+
+        Raises: ConfigError: see ``load_config``.
+        """
+        from hermes_tui.config.settings import load_config
+
+        return load_config((*self.overrides, *more), path=self.config_file)
+
+    def run_dir(self) -> RunDir:
+        """Return the run directory."""
+        from hermes_tui.config.paths import RunDir
+
+        return RunDir.of(self.load())
+
+
+def _split(command: click.Command, args: list[str]) -> Iterator[tuple[bool, str]]:
+    """Yield each argument and whether it is a setting, not the value of an option before it."""
+    takes_value = {
+        name
+        for param in command.params
+        if isinstance(param, click.Option) and not param.is_flag and not param.count
+        for name in param.opts
+    }
+    before = ""
+    for position, arg in enumerate(args):
+        if arg == "--":
+            yield from ((False, rest) for rest in args[position:])
+            return
+        yield bool(_WORD.match(arg)) and before not in takes_value, arg
+        before = arg
+
+
+class WordsCommand(click.Command):
+    """A command that takes settings among its arguments."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move the settings into the invocation; the rest are the command's own arguments."""
+        split = list(_split(self, args))
+        ctx.ensure_object(Invocation).overrides += [arg for is_word, arg in split if is_word]
+        return super().parse_args(ctx, [arg for is_word, arg in split if not is_word])
+
+
+class WordsGroup(click.Group):
+    """A group that takes settings before its command."""
+
+    command_class = WordsCommand
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move the settings that stand before the command into the invocation."""
+        own: list[str] = []
+        invocation = ctx.ensure_object(Invocation)
+        rest = iter(_split(self, args))
+        before = ""
+        for is_word, arg in rest:
+            if is_word:
+                invocation.overrides.append(arg)
+            else:
+                own.append(arg)
+                if not arg.startswith("-") and before not in ("-c", "--config"):
+                    break  # the command: what follows is its own business
+                before = arg
+        return super().parse_args(ctx, own + [arg for _, arg in rest])

@@ -1,0 +1,243 @@
+"""``session start|end|list|show`` and ``reward``, with the flags of AReaL's scripts."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from typing import Any
+
+import click
+
+from hermes_tui.cli.connect import inference_gateway, run_async
+from hermes_tui.cli.overrides import Invocation, WordsCommand, WordsGroup
+
+_gateway = click.argument("gateway_url", required=False)
+_admin_key = click.option(
+    "--admin-key", envvar="ADMIN_KEY", help="Admin key of the inference gateway (env: ADMIN_KEY)."
+)
+
+
+@click.group(cls=WordsGroup)
+def session() -> None:
+    """Start, end and look at the sessions that the trainer records."""
+
+
+@session.command()
+@_gateway
+@_admin_key
+@click.option(
+    "--task-id",
+    envvar="TASK_ID",
+    default="demo-task",
+    show_default=True,
+    help="Task identifier (env: TASK_ID).",
+)
+@click.option(
+    "--api-key",
+    envvar="SESSION_API_KEY",
+    help="Use a session key again: its open episode ends (env: SESSION_API_KEY).",
+)
+@click.option(
+    "--group-size", type=click.IntRange(1, 1024), default=1, help="Sibling sessions of one task."
+)
+@click.pass_obj
+def start(
+    invocation: Invocation,
+    gateway_url: str | None,
+    admin_key: str | None,
+    task_id: str,
+    api_key: str | None,
+    group_size: int,
+) -> None:
+    """Start a session; print its id and its key.
+
+    On standard error, too, as NAME=VALUE.
+    """
+    answer, url = run_async(
+        _start(invocation, gateway_url, admin_key, task_id, api_key, group_size)
+    )
+    for row in answer["sessions"]:
+        click.echo(f"Session ID : {row['session_id']}")
+        click.echo(f"API Key    : {row['session_api_key']}")
+    key = answer["sessions"][0]["session_api_key"]
+    click.echo(f"\nTalk under it:  hermes-tui chat --session-api-key {key} --inf-base-url {url}")
+    click.echo(f"Then judge it:  hermes-tui reward {url} --api-key {key} --reward 1.0")
+    click.echo(f"SESSION_API_KEY={key}", err=True)
+    click.echo(f"SESSION_ID={answer['sessions'][0]['session_id']}", err=True)
+
+
+async def _start(
+    invocation: Invocation,
+    url: str | None,
+    admin_key: str | None,
+    task_id: str,
+    api_key: str | None,
+    group_size: int,
+) -> tuple[dict[str, Any], str]:
+    from hermes_tui_training.api.client import InferenceClient
+
+    gateway = await inference_gateway(invocation, url, admin_key)
+    async with InferenceClient(gateway.url, gateway.key) as client:
+        answer = await client.start_session(task_id, api_key=api_key, group_size=group_size)
+    return answer, gateway.url
+
+
+@session.command()
+@click.argument("session_id")
+@_gateway
+@_admin_key
+@click.pass_obj
+def end(
+    invocation: Invocation, session_id: str, gateway_url: str | None, admin_key: str | None
+) -> None:
+    """End a session.
+
+    Its key works no longer, and its open episode is closed.
+    """
+
+    async def call() -> dict[str, Any]:
+        from hermes_tui_training.api.client import InferenceClient
+
+        gateway = await inference_gateway(invocation, gateway_url, admin_key)
+        async with InferenceClient(gateway.url, gateway.key) as client:
+            return await client.end_session(session_id)
+
+    answer = run_async(call())
+    click.echo(f"ended {session_id}: {answer['interaction_count']} completions recorded")
+
+
+@session.command(name="list")
+@_gateway
+@_admin_key
+@click.option("--json", "as_json", is_flag=True, help="The rows as they are.")
+@click.pass_obj
+def list_(
+    invocation: Invocation, gateway_url: str | None, admin_key: str | None, as_json: bool
+) -> None:
+    """List the sessions, the newest last."""
+
+    async def call() -> list[dict[str, Any]]:
+        from hermes_tui_training.api.client import InferenceClient
+
+        gateway = await inference_gateway(invocation, gateway_url, admin_key)
+        async with InferenceClient(gateway.url, gateway.key) as client:
+            return await client.sessions()
+
+    rows = run_async(call())
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    from hermes_tui.core.sanitize import one_line
+
+    click.echo(f"{'SESSION':<30}{'STARTED':<21}{'STATE':<8}TASK")
+    for row in rows:
+        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["created_at"]))
+        state = "ended" if row["ended_at"] else "open"
+        click.echo(f"{row['session_id']:<30}{started:<21}{state:<8}{one_line(row['task_id'])}")
+
+
+@session.command()
+@click.argument("session_id")
+@_gateway
+@_admin_key
+@click.option("--json", "as_json", is_flag=True, help="Episodes with everything recorded.")
+@click.pass_obj
+def show(
+    invocation: Invocation,
+    session_id: str,
+    gateway_url: str | None,
+    admin_key: str | None,
+    as_json: bool,
+) -> None:
+    """Show a session's episodes and what was said in them."""
+
+    async def call() -> list[dict[str, Any]]:
+        from hermes_tui_training.api.client import InferenceClient
+
+        gateway = await inference_gateway(invocation, gateway_url, admin_key)
+        async with InferenceClient(gateway.url, gateway.key) as client:
+            rows = await client.episodes(session_id=session_id, limit=1000)
+            return [await client.episode(row["episode_id"]) for row in rows]
+
+    episodes = run_async(call())
+    if as_json:
+        click.echo(json.dumps(episodes, indent=2))
+        return
+    for episode in episodes:
+        _print_episode(episode)
+
+
+def _print_episode(episode: dict[str, Any]) -> None:
+    from hermes_tui.core.sanitize import one_line
+
+    reward = "no reward" if episode["reward"] is None else f"reward {episode['reward']:+.2f}"
+    step = f" · step {episode['step']}" if episode["step"] is not None else ""
+    dropped = f" · {episode['dropped_reason']}" if episode["dropped_reason"] else ""
+    head = f"{episode['episode_id']} · {episode['state']} · {reward}{step}{dropped}"
+    click.echo(one_line(head))
+    for completion in episode["completions"]:
+        asked = [m for m in completion["request_messages"] if m["role"] == "user"]
+        said = completion["message"] or {}
+        logprobs = completion["logprobs"]
+        mean = f", mean logprob {sum(logprobs) / len(logprobs):.3f}" if logprobs else ""
+        why = completion["untrainable_reason"]
+        untrained = f", not trainable: {why}" if why else ""
+        if asked:
+            _echo("  user       ", str(asked[-1]["content"]))
+        _echo("  assistant  ", str(said.get("content") or ""))
+        about = f"{completion['completion_id']}, {len(logprobs)} tokens{mean}"
+        _echo("             ", f"{about}, {completion['finish_reason']}{untrained}")
+
+
+def _echo(head: str, text: str) -> None:
+    """Print foreign text behind a head, without what steers a terminal; its lines line up."""
+    from hermes_tui.core.sanitize import clean
+
+    click.echo(head + clean(text).replace("\n", "\n" + " " * len(head)))
+
+
+@click.command(cls=WordsCommand)
+@_gateway
+@click.option(
+    "--api-key",
+    envvar="SESSION_API_KEY",
+    required=True,
+    help="The session's sk-sess- key (env: SESSION_API_KEY).",
+)
+@click.option(
+    "--reward",
+    "value",
+    type=float,
+    envvar="REWARD",
+    default=1.0,
+    show_default=True,
+    help="The reward (env: REWARD).",
+)
+@click.option("--interaction-id", help="One completion; the last one when not given.")
+@click.pass_obj
+def reward(
+    invocation: Invocation,
+    gateway_url: str | None,
+    api_key: str,
+    value: float,
+    interaction_id: str | None,
+) -> None:
+    """Judge the session's episode; the trainer learns from it."""
+    if not math.isfinite(value):
+        raise click.BadParameter("a reward is a finite number", param_hint="--reward")
+
+    async def call() -> dict[str, Any]:
+        from hermes_tui_training.api.client import InferenceClient
+
+        gateway = await inference_gateway(invocation, gateway_url, api_key)
+        async with InferenceClient(gateway.url, gateway.key) as client:
+            return await client.set_reward(value, interaction_id=interaction_id)
+
+    answer = run_async(call())
+    click.echo(
+        f"Reward {answer['reward']} applied to {answer['episode_id']} "
+        f"({answer['interaction_count']} completions)"
+    )
+    if answer.get("warning"):
+        click.echo(f"warning: {answer['warning']}", err=True)

@@ -1,0 +1,214 @@
+"""Commands that look after the whole stack: setup, attach, status, stop, logs, the screen."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hermes_tui.cli.connect import run_async
+from hermes_tui.cli.overrides import Invocation, WordsCommand
+from hermes_tui_common.errors import ConfigError, StackError
+
+if TYPE_CHECKING:
+    from hermes_tui.config.paths import RunDir
+    from hermes_tui.config.settings import Config
+    from hermes_tui.core.stack_status import StackStatus
+
+_MIB = 1024 * 1024
+
+
+def open_screen(config: Config) -> int:
+    """Open the screen on the run directory's stack, started first when none runs."""
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if not terminal or os.environ.get("TERM") == "dumb":
+        why = "TERM says that this one is dumb" if terminal else "standard input or output is none"
+        raise ConfigError(
+            f"the screen needs a terminal that can place text, and {why}; use "
+            "`hermes-tui --plain` to talk line by line, or `hermes-tui --serve` for scripts"
+        )
+    from hermes_tui.tui.app import run_app
+
+    return run_app(config)
+
+
+@click.command(cls=WordsCommand)
+@click.pass_obj
+def setup(invocation: Invocation) -> None:
+    """Fetch and prepare the model.
+
+    Everything later works without a network.
+    """
+    import subprocess
+
+    config = invocation.load()
+    if not config.training.enabled:
+        click.echo("training is off: there is no model to prepare")
+        return
+    command = [sys.executable, "-P", "-m", "hermes_tui_training.models.prepare", config.model.path]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout
+        assert child.stderr
+        _show_progress(child.stdout)
+        errors = child.stderr.read().strip()
+    if child.returncode:
+        last = errors.splitlines()[-1] if errors else f"model: exit {child.returncode}"
+        raise StackError(last.removeprefix("error: "))
+
+
+def _show_progress(rows: Iterable[str]) -> None:
+    """Show JSON lines of progress: one line that changes on a terminal, else a line a stage."""
+    is_live = sys.stdout.isatty()
+    shown = ""
+    for line in rows:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # a library printed something; the rows are ours
+        done = f" {row['done_frac']:.0%}" if row.get("done_frac") is not None else ""
+        if is_live:
+            click.echo(f"\r\x1b[K{row['stage']}: {row['detail']}{done}", nl=False)
+        elif row["stage"] != shown:
+            click.echo(f"{row['stage']}: {row['detail']}")
+        shown = row["stage"]
+    if is_live and shown:
+        click.echo()
+
+
+@click.command(cls=WordsCommand)
+@click.option("--plain", is_flag=True, help="Talk line by line instead.")
+@click.pass_obj
+def attach(invocation: Invocation, plain: bool) -> None:
+    """Open the screen on a stack that already runs; never starts one."""
+    from hermes_tui.core.errors import NotRunningError
+    from hermes_tui.supervisor.lock import lock_owner
+
+    config = invocation.load()
+    run_dir = invocation.run_dir()
+    if lock_owner(run_dir) is None:
+        raise NotRunningError(str(run_dir.root))
+    if plain:
+        from hermes_tui.plain.run import run_plain
+
+        raise SystemExit(run_plain(config))
+    raise SystemExit(open_screen(config))
+
+
+@click.command(cls=WordsCommand)
+@click.option("--json", "as_json", is_flag=True, help="Print what the control API answers.")
+@click.pass_obj
+def status(invocation: Invocation, as_json: bool) -> None:
+    """Show every process; exits with 0 when all are ready."""
+    show_status(invocation.run_dir(), as_json)
+
+
+def show_status(run_dir: RunDir, as_json: bool) -> None:
+    """Print the state of a stack and exit: 0 when every process is ready, else 1."""
+    stack = run_async(_fetch_status(run_dir))
+    if as_json:
+        click.echo(stack.model_dump_json(indent=2))
+    else:
+        _print_status(stack)
+    raise SystemExit(0 if all(row.state == "ready" for row in stack.processes) else 1)
+
+
+async def _fetch_status(run_dir: RunDir) -> StackStatus:
+    from hermes_tui.stack_client.launch import find_supervisor
+
+    async with await find_supervisor(run_dir) as client:
+        return await client.status()
+
+
+def _print_status(stack: StackStatus) -> None:
+    from hermes_tui.core.sanitize import clean
+
+    click.echo(f"hermes-tui {stack.version} · {stack.state} · pid {stack.pid} · {stack.run_dir}")
+    for label, url in (
+        ("agent gateway", stack.agent_gateway),
+        ("inference gateway", stack.inference_gateway),
+        ("control", stack.control),
+    ):
+        click.echo(f"{label:<18} {url or '-'}")
+    click.echo(f"\n{'PROCESS':<15}{'STATE':<10}{'PID':>8}{'PORT':>7}{'UP':>9}{'RSS MiB':>9}  NOTE")
+    for row in stack.processes:
+        uptime = _duration(row.uptime_s) if row.uptime_s is not None else "-"
+        rss = f"{row.rss_bytes / _MIB:.0f}" if row.rss_bytes else "-"
+        restarts = f"restarted {row.restarts}x after {row.last_exit}" if row.restarts else ""
+        note = clean(row.reason or restarts).splitlines()[:1]
+        click.echo(
+            f"{row.name:<15}{row.state:<10}{row.pid or '-':>8}{row.port or '-':>7}"
+            f"{uptime:>9}{rss:>9}  {''.join(note)}".rstrip()
+        )
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@click.command(cls=WordsCommand)
+@click.pass_obj
+def stop(invocation: Invocation) -> None:
+    """End the stack: every process, under one deadline."""
+    from hermes_tui.stack_client.launch import stop_supervisor
+
+    config = invocation.load()
+    run_dir = invocation.run_dir()
+    run_async(stop_supervisor(run_dir, config.run.stop_timeout_s))
+    click.echo(f"stopped {run_dir.root}")
+
+
+@click.command(cls=WordsCommand)
+@click.argument("name", default="supervisor")
+@click.option("-f", "--follow", is_flag=True, help="Go on with each new line.")
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(0),
+    default=200,
+    show_default=True,
+    help="Lines to begin with.",
+)
+@click.pass_obj
+def logs(invocation: Invocation, name: str, follow: bool, lines: int) -> None:
+    """Print the log of one process.
+
+    NAME is that of the process, such as worker-0; without one it is the supervisor. It works when
+    nothing runs, too.
+    """
+    show_log(invocation.run_dir(), name, follow=follow, lines=lines)
+
+
+def show_log(run_dir: RunDir, name: str, *, follow: bool, lines: int) -> None:
+    """Print the end of a process's log, and what is added to it when followed."""
+    from hermes_tui.core.sanitize import clean
+    from hermes_tui.supervisor.logs import FOLLOW_POLL_S, LogFollower, tail_lines
+
+    path: Path = run_dir.log(name)
+    if not path.exists():
+        known = ", ".join(sorted(file.stem for file in run_dir.logs.glob("*.log")))
+        mend = f"there are: {known}" if known else "start a stack first with `hermes-tui`"
+        raise ConfigError(f"there is no log of {name!r} in {run_dir.logs}; {mend}")
+    if not follow:
+        for line in tail_lines(path, lines):
+            click.echo(clean(line))
+        return
+    follower = LogFollower(path, lines)
+    try:
+        while True:
+            for line in follower.read():
+                click.echo(clean(line))
+            time.sleep(FOLLOW_POLL_S)
+    except KeyboardInterrupt:
+        return
+    finally:
+        follower.close()

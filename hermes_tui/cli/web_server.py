@@ -1,0 +1,181 @@
+"""``hermes-tui web``: the screen in a browser, through textual-serve.
+
+The stack is started first when none runs; each tab is a process of its own that attaches to it,
+as ``python -P -m hermes_tui.cli.web_server --resolved FILE``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hmac
+import importlib.util
+import logging
+import secrets
+import shlex
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from hermes_tui.config.paths import RunDir
+from hermes_tui.config.settings import Config, is_loopback
+from hermes_tui.core.sanitize import one_line
+from hermes_tui.stack_client.launch import ensure_supervisor
+from hermes_tui_common.errors import ConfigError
+from hermes_tui_common.serving import write_private
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+COOKIE = "hermes-tui-key"
+"""Holds the link's key once the link was opened."""
+
+_OPEN = "/static/"
+"""What a browser may read without the key: the terminal's own scripts and fonts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebSettings:
+    """Where the browser's screen is served."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one."""
+    expose: bool = False
+    """Whether other machines may reach it."""
+    public_url: str | None = None
+    """Address that browsers use; None is the one listened on."""
+
+
+def serve(config: Config, settings: WebSettings) -> int:
+    """Serve the screen until a signal; return the exit code. The stack runs on.
+
+    Raises:
+        ConfigError: the address is open to others, or textual-serve is not installed.
+        StackError: the stack could not be started.
+    """
+    if not (settings.expose or is_loopback(settings.host)):
+        raise ConfigError(
+            f"web: {settings.host} is reachable from other machines, and whoever has the link "
+            "commands the agent; add --expose if that is meant, or listen on 127.0.0.1"
+        )
+    if importlib.util.find_spec("textual_serve") is None:
+        raise ConfigError(
+            "web: textual-serve is not installed; install it with `pip install 'hermes-tui[web]'`"
+        )
+    port = settings.port or _free_port(settings.host)
+    _require_free(settings.host, port)
+    asyncio.run(_start_stack(config))
+    resolved = RunDir.of(config).config_file("web")
+    write_private(resolved, config.to_json())
+    _serve(resolved, settings, port)
+    return 0
+
+
+async def _start_stack(config: Config) -> None:
+    """Start the stack when none runs, so that no two tabs have to."""
+
+    def show(event: Mapping[str, Any]) -> None:
+        if event.get("event") == "process":
+            state, reason = event["state"], event.get("reason") or ""
+            told = state if reason in ("", state) else f"{state}: {reason}"
+            print(one_line(f"{event['name']}: {told}"), file=sys.stderr)
+
+    await (await ensure_supervisor(config, show)).aclose()
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+        sock.bind((host, 0))
+        return int(sock.getsockname()[1])
+
+
+def _require_free(host: str, port: int) -> None:
+    """Say in one line that a port is taken.
+
+    Raises: ConfigError: it is, or the address is not this machine's.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"web: {host}:{port} can't be used ({error.strerror}); give another --port"
+            ) from error
+
+
+def _serve(resolved: Path, settings: WebSettings, port: int) -> None:
+    from textual_serve.server import Server
+
+    key = secrets.token_urlsafe(24)
+
+    class ScreenServer(Server):  # type: ignore[misc]  # textual-serve is untyped
+        """Serves one command to whoever has the link."""
+
+        def initialize_logging(self) -> None:
+            """Show what goes wrong, and no more: standard output is the link."""
+            logging.basicConfig(level="WARNING", stream=sys.stderr)
+
+        async def on_startup(self, app: web.Application) -> None:
+            """Put the guard before every route, and tell where it is."""
+            app.middlewares.append(_guard(key, self.public_url))
+            print(f"{self.public_url}/?key={key}", flush=True)
+            print("open this link; ctrl+c ends the web server, not the stack", file=sys.stderr)
+
+    # The shell gives way to the program, so that a closed tab leaves nothing behind.
+    command = [sys.executable, "-P", "-m", "hermes_tui.cli.web_server", "--resolved", str(resolved)]
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    server = ScreenServer(
+        f"exec {shlex.join(command)}",
+        host=settings.host,
+        port=port,
+        title="hermes-tui",
+        public_url=(settings.public_url or f"http://{host}:{port}").rstrip("/"),
+    )
+    asyncio.set_event_loop(asyncio.new_event_loop())  # textual-serve takes the current one
+    server.serve()
+
+
+def _guard(key: str, public_url: str) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """Return the middleware that lets in who has the key, from this page only."""
+    from aiohttp import web
+
+    @web.middleware
+    async def guard(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if request.path.startswith(_OPEN):
+            return await handler(request)
+        if hmac.compare_digest(request.query.get("key", "").encode(), key.encode()):
+            # The key leaves the address bar, and with it the history.
+            answer = web.Response(status=303, headers={"Location": f"{public_url}/"})
+            answer.set_cookie(COOKIE, key, httponly=True, samesite="Strict")
+            return answer
+        if not hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), key.encode()):
+            raise web.HTTPForbidden(text="open the link that `hermes-tui web` printed\n")
+        origin = request.headers.get("Origin")
+        if origin and urlsplit(origin).netloc not in (request.host, urlsplit(public_url).netloc):
+            raise web.HTTPForbidden(text="this page may not talk to hermes-tui\n")
+        return await handler(request)
+
+    return guard
+
+
+def main() -> None:
+    """Run one tab's screen."""
+    parser = argparse.ArgumentParser(description="the screen of one browser tab")
+    parser.add_argument("--resolved", type=Path, required=True, help="configuration, JSON")
+    text = parser.parse_args().resolved.read_text(encoding="utf-8")
+    from hermes_tui.tui.app import run_app
+
+    raise SystemExit(run_app(Config.model_validate_json(text)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Settings: where they come from, what they mean, and errors in them."""

@@ -1,0 +1,115 @@
+"""The run directory: where a stack keeps its keys, logs, databases and checkpoints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hermes_tui.config.settings import Config
+from hermes_tui_common.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """One stack's directory, and the names of what is in it."""
+
+    root: Path
+    """The directory itself; absolute."""
+
+    @classmethod
+    def of(cls, config: Config, environ: Mapping[str, str] | None = None) -> RunDir:
+        """Return the run directory of a configuration; nothing is made yet."""
+        environ = os.environ if environ is None else environ
+        state = Path(environ.get("XDG_STATE_HOME") or "~/.local/state")
+        root = Path(config.run.dir) if config.run.dir else state / "hermes-tui"
+        return cls(Path(os.path.abspath(root.expanduser())))
+
+    def create(self) -> None:
+        """Make the directory and its folders, for their owner only.
+
+        Raises: ConfigError: it cannot be made or written.
+        """
+        try:
+            for folder in (self.root, self.run, self.logs):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"run.dir: {self.root} cannot be made ({error.strerror}); set it to another place"
+            ) from error
+        if not os.access(self.root, os.W_OK | os.X_OK):
+            raise ConfigError(f"run.dir: {self.root} is not writable; set it to another place")
+
+    @property
+    def existing(self) -> Path:
+        """The directory, or while it is not made the nearest one above it that there is."""
+        return next(folder for folder in (self.root, *self.root.parents) if folder.exists())
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that are free on its disk."""
+        return shutil.disk_usage(self.existing).free
+
+    @property
+    def keys(self) -> Path:
+        """``keys.json``, mode 0600."""
+        return self.root / "keys.json"
+
+    @property
+    def run(self) -> Path:
+        """Folder of the run files."""
+        return self.root / "run"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the logs."""
+        return self.root / "logs"
+
+    @property
+    def conversations(self) -> Path:
+        """Database of the data proxies."""
+        return self.root / "conversations.db"
+
+    @property
+    def trajectories(self) -> Path:
+        """Database of the trainer."""
+        return self.root / "trajectories.db"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the ``policy_version_<N>`` folders."""
+        return self.root / "checkpoints"
+
+    @property
+    def work(self) -> Path:
+        """Folder under which each session gets its own."""
+        return self.root / "work"
+
+    @property
+    def supervisor(self) -> Path:
+        """Run file of the supervisor: its control URL and pid."""
+        return self.run / "supervisor.json"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the supervisor for as long as it lives."""
+        return self.run / "supervisor.lock"
+
+    @property
+    def serve_output(self) -> Path:
+        """What a supervisor that the screen started in the background writes."""
+        return self.logs / "serve.out"
+
+    def run_file(self, name: str) -> Path:
+        """Return the run file of a process."""
+        return self.run / f"{name}.json"
+
+    def config_file(self, name: str) -> Path:
+        """Return the resolved configuration of a process, mode 0600."""
+        return self.run / f"{name}.config.json"
+
+    def log(self, name: str) -> Path:
+        """Return the log of a process."""
+        return self.logs / f"{name}.log"

@@ -1,0 +1,201 @@
+"""What happens in the stack and in a conversation, as the front ends are told of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hermes_tui.core.models import EpisodeDetail, Token, Wire
+
+Turned = Literal["running", "completed", "failed", "interrupted"]
+"""How far a turn is."""
+
+Source = Literal["sent", "joined", "read"]
+"""How a view knows of a turn: it sent it, it joined it while it ran, it read it back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackEvent:
+    """Something that a service says has happened."""
+
+    kind: str
+    """Name in the past tense, such as ``completion.started``."""
+    data: Wire
+    """Its fields."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TextPart:
+    """Words of the agent; grows while they arrive."""
+
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ThoughtPart:
+    """What the model thought before it spoke."""
+
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolPart:
+    """A tool call of the agent and, once there, its result."""
+
+    call_id: str
+    name: str
+    arguments: str
+    result: str | None = None
+
+
+Part = TextPart | ThoughtPart | ToolPart
+"""A piece of what the agent said and did."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """One user message and all that the agent did until its reply."""
+
+    turn_id: str
+    """Unique within the view."""
+    session_id: str
+    """Its session; empty before one was started."""
+    user_text: str
+    """What the user said."""
+    parts: list[Part] = field(default_factory=list)
+    """What the agent said and did, in order."""
+    state: Turned = "running"
+    """How far it is."""
+    error: str = ""
+    """Why it failed; empty when it did not."""
+    episode_id: str = ""
+    """The episode that it was recorded in; empty when nothing was recorded."""
+    num_tokens: int = 0
+    """Sampled tokens so far."""
+    seconds: float = 0.0
+    """How long sampling took."""
+    started_at: float = 0.0
+    """When it was sent, seconds since the epoch."""
+    ended_at: float | None = None
+    """When its end was seen, seconds since the epoch; None before, and for one that was read."""
+    run_id: str = ""
+    """Its name in the agent service; empty until that is told, and where it never is."""
+    source: Source = "sent"
+    """How this view knows of it."""
+    num_updates: int = 0
+    """Pieces of it that have arrived: when the way to it breaks, it is joined again after them."""
+    policy_version: int | None = None
+    """Newest version among its tokens."""
+    untrainable: tuple[str, ...] = ()
+    """Reasons why completions of it can't be trained."""
+    num_trainable: int = 0
+    """Completions of it that can be trained."""
+
+    def covers(self, read: Turn) -> bool:
+        """Return whether this turn, seen while it ran, is the one that another was read back of."""
+        if self.source == "read" or read.source != "read":
+            return False
+        if read.run_id:
+            return read.run_id == self.run_id
+        return self.ran_at(read.started_at)
+
+    def ran_at(self, at: float) -> bool:
+        """Return whether it ran at a time, in seconds since the epoch."""
+        return self.started_at <= at and (self.ended_at is None or at <= self.ended_at)
+
+    @property
+    def text(self) -> str:
+        """The agent's words without tool calls."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    def add_text(self, delta: str) -> None:
+        """Append words of the agent."""
+        if self.parts and isinstance(self.parts[-1], TextPart):
+            self.parts[-1].text += delta
+        else:
+            self.parts.append(TextPart(text=delta))
+
+    def add_thought(self, delta: str) -> None:
+        """Append words that the model thinks."""
+        if self.parts and isinstance(self.parts[-1], ThoughtPart):
+            self.parts[-1].text += delta
+        else:
+            self.parts.append(ThoughtPart(text=delta))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsChanged:
+    """Rows of the state were replaced: sessions, episodes, processes, trainer, steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogGrew:
+    """The log that is read has new lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnChanged:
+    """A turn began, grew or ended."""
+
+    turn: Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnsLoaded:
+    """The recorded turns of a session were read."""
+
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensSampled:
+    """The model sampled tokens just now."""
+
+    session_id: str
+    episode_id: str
+    completion_id: str
+    tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeLoaded:
+    """An episode was read with its completions."""
+
+    detail: EpisodeDetail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequested:
+    """The agent asks before it does something."""
+
+    session_id: str
+    approval_id: str
+    question: str
+    """What may happen, in lines; whatever could not be seen in it is written out."""
+    choices: tuple[str, ...]
+    """What may be answered."""
+    free: bool = False
+    """Whether any text will do: then the choices are suggestions."""
+    expires_at: float | None = None
+    """When silence becomes a no, seconds since the epoch; None is never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A sentence for the person."""
+
+    text: str
+    severity: Literal["information", "warning", "error"] = "information"
+
+
+Change = (
+    RowsChanged
+    | LogGrew
+    | TurnChanged
+    | TurnsLoaded
+    | TokensSampled
+    | EpisodeLoaded
+    | ApprovalRequested
+    | Notice
+)
+"""What a front end can be told."""

@@ -1,0 +1,149 @@
+"""Turns that are read back: from recorded completions, or from the agent service's history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hermes_tui.core.changes import ToolPart, Turn
+from hermes_tui.core.models import CompletionRow, EpisodeDetail, Wire
+from hermes_tui_services.api.client import PastTurn
+
+
+def recorded_turns(detail: EpisodeDetail) -> list[Turn]:
+    """Return the turns of an episode as its recorded completions tell them."""
+    return [_recorded_turn(detail, completions) for completions in by_turn(detail)]
+
+
+def by_turn(detail: EpisodeDetail) -> list[list[CompletionRow]]:
+    """Return an episode's completions, turn by turn.
+
+    One whose last message is the user's begins a turn; one that follows a tool's result goes on
+    with it, and so does one that the agent asked for itself because the one before was no end: it
+    was cut off, or the turn may call no more tools. Other calls beside the agent's own turns are
+    left out, and what is in flight.
+    """
+    turns: list[list[CompletionRow]] = []
+    for completion in detail.completions:
+        if completion.in_flight:
+            continue
+        if turns and _goes_on(completion, turns[-1][-1]):
+            turns[-1].append(completion)
+        elif completion.kind == "turn":
+            turns.append([completion])
+    return turns
+
+
+def _goes_on(completion: CompletionRow, before: CompletionRow) -> bool:
+    """Whether a completion belongs to the turn of the one before it."""
+    if completion.kind == "turn":
+        return bool(_trailing_tool_results(completion.request_messages))
+    if before.finish_reason == "stop" or not before.request_messages:
+        return False
+    *earlier, last = before.request_messages
+    told = completion.request_messages
+    # Hermes merges what it asks into the message before where nothing was replied to that.
+    return len(told) > len(earlier) and (
+        [*told[: len(earlier)]] == earlier
+        and message_text(told[len(earlier)]).startswith(message_text(last))
+    )
+
+
+def kept_turns(session_id: str, past: Iterable[PastTurn]) -> list[Turn]:
+    """Return a session's turns as the agent service keeps them; they have no episodes."""
+    return [_kept_turn(session_id, turn) for turn in past]
+
+
+def _kept_turn(session_id: str, past: PastTurn) -> Turn:
+    said, *others = past.messages
+    turn = Turn(
+        turn_id=past.run_id,
+        run_id=past.run_id,
+        session_id=session_id,
+        source="read",
+        user_text=message_text(said),
+        state="interrupted" if past.interrupted else "completed",
+        num_tokens=past.num_tokens,
+        seconds=past.finished_at - past.started_at,
+        started_at=past.started_at,
+    )
+    for message in others:
+        if message.get("role") == "tool":
+            _fill_results(turn, _trailing_tool_results([message]))
+        elif message.get("role") == "assistant":
+            _add_message(turn, message)
+    return turn
+
+
+def _trailing_tool_results(messages: Sequence[Wire]) -> dict[str, str]:
+    results: dict[str, str] = {}
+    for message in reversed(messages):
+        if message.get("role") != "tool":
+            break
+        results[str(message.get("tool_call_id"))] = message_text(message)
+    return results
+
+
+def _recorded_turn(detail: EpisodeDetail, completions: Sequence[CompletionRow]) -> Turn:
+    first = completions[0]
+    messages = reversed(first.request_messages)
+    said: Wire = next((row for row in messages if row.get("role") == "user"), {})
+    turn = Turn(
+        turn_id=first.completion_id,
+        session_id=detail.row.session_id,
+        source="read",
+        user_text=message_text(said),
+        state="completed" if completions[-1].finish_reason else "interrupted",
+        episode_id=detail.row.episode_id,
+        started_at=first.created_at,
+    )
+    for completion in completions:
+        told = completion.request_messages
+        told = told if completion.kind == "turn" else told[:-1]  # without what the agent asks
+        _fill_results(turn, _trailing_tool_results(told))
+        _add_message(turn, completion.message)
+    measure(turn, completions)
+    return turn
+
+
+def _fill_results(turn: Turn, results: dict[str, str]) -> None:
+    for part in turn.parts:
+        if isinstance(part, ToolPart) and part.call_id in results:
+            part.result = results[part.call_id]
+
+
+def _add_message(turn: Turn, message: Wire) -> None:
+    if thought := message.get("reasoning_content"):
+        turn.add_thought(str(thought))
+    if text := message_text(message):
+        turn.add_text(text)
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        turn.parts.append(
+            ToolPart(
+                call_id=str(call.get("id")),
+                name=str(function.get("name")),
+                arguments=str(function.get("arguments") or ""),
+            )
+        )
+
+
+def measure(turn: Turn, completions: Sequence[CompletionRow]) -> None:
+    """Give a turn what its completions cost, and why any of them can't be trained."""
+    tokens = [token for completion in completions for token in completion.tokens]
+    turn.num_tokens = len(tokens)
+    turn.seconds = sum(completion.total_s for completion in completions)
+    versions = [token.policy_version for token in tokens if token.policy_version is not None]
+    turn.policy_version = max(versions, default=turn.policy_version)
+    reasons = [completion.untrainable_reason for completion in completions]
+    turn.untrainable = tuple(reason for reason in reasons if reason)
+    turn.num_trainable = reasons.count("")
+
+
+def message_text(message: Wire) -> str:
+    """Return the text of an OpenAI message, whose content is a string or a list of parts."""
+    content: Any = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, (list, tuple)) else ()
+    return "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))

@@ -1,0 +1,1 @@
+"""The line-oriented view: for screen readers, pipes and plain terminals."""

@@ -1,0 +1,220 @@
+"""Rows and turns as lines of plain text: no colour, no columns, the state in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from hermes_tui.core.changes import Part, TextPart, ToolPart, Turn
+from hermes_tui.core.models import (
+    EpisodeDetail,
+    EpisodeRow,
+    ProcessRow,
+    SessionRow,
+    StepRow,
+    Token,
+    TrainerRow,
+)
+from hermes_tui.core.reasons import in_words, reasons_in_words
+from hermes_tui.core.sanitize import clean, one_line, visible
+from hermes_tui.core.state import ViewState
+
+MAX_RESULT_LINES = 20
+"""Lines of a tool's answer that are shown at once; ``/result`` shows all."""
+
+_MIB = 1024 * 1024
+
+
+def session_lines(state: ViewState) -> Iterator[str]:
+    """Yield the sessions, newest first, each with the number that ``/open`` takes."""
+    if not state.sessions:
+        yield "no session yet: say something and one begins"
+    for number, session in enumerate(newest_sessions(state), 1):
+        marks = ["open here"] if session.session_id == state.selected else []
+        if sibling := state.siblings().get(session.session_id):
+            marks.append("sibling {} of {}".format(*sibling))
+        marks += ["ended"] if session.ended else []
+        remark = f" ({', '.join(marks)})" if marks else ""
+        yield f"{number}. {state.title(session.session_id)}{remark}"
+        for episode in state.episodes_of(session.session_id):
+            yield f"   episode {state.ordinal(episode)}: {episode_words(episode)}"
+
+
+def newest_sessions(state: ViewState) -> list[SessionRow]:
+    """Return the sessions in the order of their numbers."""
+    return sorted(state.sessions.values(), key=lambda row: row.created_at, reverse=True)
+
+
+def episode_words(episode: EpisodeRow) -> str:
+    """Return an episode's state, reward, version and staleness in words."""
+    words = [episode.state]
+    if episode.state == "trained" and episode.step is not None:
+        words[0] = f"trained at step {episode.step}"
+    elif episode.state == "dropped":
+        reason = in_words(episode.dropped_reason)
+        words[0] = f"not trained: {reason or 'dropped'}"
+    if episode.reward is not None:
+        words.append(f"reward {episode.reward:+g}")
+    if episode.policy_version is not None:
+        words.append(f"policy v{episode.policy_version}")
+    if episode.staleness:
+        words.append(f"{episode.staleness} versions behind")
+    return ", ".join(words)
+
+
+def turn_words(turn: Turn) -> str:
+    """Return how a turn ended and what it cost."""
+    words: list[str] = [turn.state]
+    if turn.state == "failed":
+        words[0] = f"failed: {one_line(turn.error)}"
+    if turn.num_tokens:
+        words.append(f"{turn.num_tokens} tokens")
+    if turn.seconds > 0:
+        words.append(f"{turn.seconds:.1f} s")
+    if turn.policy_version is not None:
+        words.append(f"policy v{turn.policy_version}")
+    if turn.untrainable:
+        what = "not all of it will" if turn.num_trainable else "will not"
+        words.append(f"{what} be trained: {reasons_in_words(turn.untrainable)}")
+    return ", ".join(words)
+
+
+def conversation_lines(turns: list[Turn]) -> Iterator[str]:
+    """Yield a whole conversation."""
+    for turn in turns:
+        yield f"you: {clean(turn.user_text)}"
+        for part in turn.parts:
+            yield from part_lines(part)
+        yield f"[turn] {turn_words(turn)}"
+
+
+def part_lines(part: Part) -> Iterator[str]:
+    """Yield one piece of what the agent said and did."""
+    if isinstance(part, ToolPart):
+        yield f"[tool] {one_line(part.name)} {one_line(part.arguments)}"
+        if part.result is not None:
+            yield from result_lines(part.result, MAX_RESULT_LINES)
+    elif isinstance(part, TextPart):
+        yield f"agent: {clean(part.text)}"
+    else:
+        yield f"[thought] {clean(part.text)}"
+
+
+def result_lines(result: str, most: int | None = None) -> Iterator[str]:
+    """Yield a tool's answer.
+
+    Args:
+        result: what it answered.
+        most: lines to show before the rest is only counted; None shows all.
+    """
+    lines = clean(result).split("\n")
+    for line in lines[:most]:
+        yield f"[result] {line}"
+    if most is not None and len(lines) > most:
+        yield f"[result] and {len(lines) - most} more lines; /result shows them"
+
+
+def token_lines(detail: EpisodeDetail, most: int) -> Iterator[str]:
+    """Yield an episode's newest sampled tokens, one a line, oldest first."""
+    tokens = [token for completion in detail.completions for token in completion.tokens]
+    if len(tokens) > most:
+        yield f"the newest {most} of {len(tokens)} sampled tokens"
+    yield from (_token_line(token) for token in tokens[-most:])
+
+
+def _token_line(token: Token) -> str:
+    words = [f"“{visible(token.text)}”", f"id {token.token_id}"]
+    if token.logprob is not None:
+        words.append(f"logprob {token.logprob:.2f}")
+        words.append(f"probability {math.exp(token.logprob):.3f}")
+    if token.policy_version is not None:
+        words.append(f"policy v{token.policy_version}")
+    if token.advantage is not None:
+        words.append(f"advantage {token.advantage:+.2f}")
+    if token.logprob_before is not None and token.logprob_after is not None:
+        words.append(f"{token.logprob_before:.2f} before and {token.logprob_after:.2f} after")
+    words += [f"or “{visible(text)}” {math.exp(lp):.3f}" for text, lp in token.alternatives]
+    return ", ".join(words)
+
+
+def process_lines(state: ViewState) -> Iterator[str]:
+    """Yield the stack's processes."""
+    for row in state.processes.values():
+        yield process_words(row)
+
+
+def process_words(row: ProcessRow) -> str:
+    """Return one process in words."""
+    words = [f"{row.name}: {row.state}"]
+    words += [f"pid {row.pid}"] if row.pid else []
+    words += [f"{row.rss_bytes / _MIB:.0f} MiB"] if row.rss_bytes else []
+    words += [f"up {row.uptime_s:.0f} s"] if row.uptime_s else []
+    words += [f"restarted {row.restarts}x"] if row.restarts else []
+    words += [one_line(row.reason)] if row.reason else []
+    return ", ".join(words)
+
+
+def trainer_words(trainer: TrainerRow) -> str:
+    """Return what the trainer does, and what its next step waits for."""
+    words = [trainer.state or "not known yet"]
+    if trainer.policy_version is not None:
+        words.append(f"policy v{trainer.policy_version} serves")
+    words.append(f"{trainer.num_scored} of {trainer.batch_size} scored")
+    words += ["the learner is not there"] if trainer.learner_lost else []
+    words += [one_line(trainer.reason)] if trainer.reason else []
+    return ", ".join(words)
+
+
+def step_words(step: StepRow) -> str:
+    """Return a step in words: the version it made, and its main numbers."""
+    words = [f"step {step.step} made policy v{step.policy_version}"]
+    for title, name in (
+        ("reward", "reward_mean"),
+        ("advantage", "advantage_mean"),
+        ("loss", "loss"),
+        ("logprob before", "logprob_before"),
+        ("after", "logprob_after"),
+    ):
+        if name in step.values:
+            words.append(f"{title} {step.values[name]:+.3f}")
+    if "seconds.total" in step.values:
+        words.append(f"took {step.values['seconds.total']:.1f} s")
+    return ", ".join(words)
+
+
+class Speech:
+    """How much of a turn has been said already; a turn grows while it is told.
+
+    Args:
+        turn: the turn.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self._part = 0
+        self._told = 0
+        self._answered: set[int] = set()
+
+    def news(self) -> Iterator[tuple[str, bool]]:
+        """Yield (text, whether it begins a line) for all that was not told before."""
+        parts = self.turn.parts
+        while self._part < len(parts):
+            part = parts[self._part]
+            if isinstance(part, ToolPart):
+                if not self._told:
+                    yield f"[tool] {one_line(part.name)} {one_line(part.arguments)}\n", True
+                self._told = 1
+            elif len(part.text) > self._told:
+                if not self._told:
+                    yield "agent: " if isinstance(part, TextPart) else "[thought] ", True
+                yield clean(part.text[self._told :]), False
+                self._told = len(part.text)
+            if self._part == len(parts) - 1:
+                break
+            self._part, self._told = self._part + 1, 0
+        for place, part in enumerate(parts):
+            if isinstance(part, ToolPart) and part.result is not None:
+                if place not in self._answered:
+                    for line in result_lines(part.result, MAX_RESULT_LINES):
+                        yield f"{line}\n", True
+                self._answered.add(place)

@@ -1,0 +1,152 @@
+"""What happens, told line by line, each line behind a word in brackets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TextIO
+
+from hermes_tui.core.changes import (
+    ApprovalRequested,
+    Change,
+    Notice,
+    RowsChanged,
+    Turn,
+    TurnChanged,
+)
+from hermes_tui.core.controller import Controller
+from hermes_tui.core.models import Stage
+from hermes_tui.core.sanitize import clean, one_line
+from hermes_tui.plain import formatting as lines
+
+_TOLD_STATES = frozenset({"claimed", "trained", "dropped", "unscored"})
+"""Episode states worth a line; a score says itself what it did."""
+
+
+class Teller:
+    """Writes lines, and what has changed since the last ones.
+
+    Args:
+        controller: the use cases, whose state is told.
+        out: where everything goes.
+    """
+
+    def __init__(self, controller: Controller, out: TextIO) -> None:
+        self._controller = controller
+        self._out = out
+        self._mid_line = False
+        self._speeches: dict[str, lines.Speech] = {}
+        self._known: dict[str, object] = {}
+
+    def _write(self, text: str) -> None:
+        text = clean(text)  # the last door: nothing that steers a terminal gets out
+        self._out.write(text)
+        self._out.flush()
+        self._mid_line = bool(text) and not text.endswith("\n")
+
+    def line(self, text: str) -> None:
+        """Write a line of its own."""
+        self._write(f"\n{text}\n" if self._mid_line else f"{text}\n")
+
+    def all(self, texts: Iterable[str]) -> None:
+        """Write several lines."""
+        for text in texts:
+            self.line(text)
+
+    def report(self, stage: Stage) -> None:
+        """Tell how the start goes on; the same again is not told."""
+        text = f": {one_line(stage.text)}" if stage.text else ""
+        told = f"[start] {one_line(stage.process)} {stage.state}{text}"
+        if self._known.get("start") != told:
+            self._known["start"] = told
+            self.line(told)
+
+    def greet(self) -> None:
+        """Say that it can begin."""
+        info = self._controller.state.info
+        version = self._controller.state.trainer.policy_version
+        serving = f", policy v{version}" if version is not None else ""
+        self.line(f"[ready] {one_line(info.model)}{serving}. Type to the agent; /help for more.")
+
+    def change(self, change: Change) -> None:
+        """Tell what has changed, where that is worth a line."""
+        match change:
+            case Notice(text=text, severity=severity):
+                word = {"information": "notice"}.get(severity, severity)
+                self.line(f"[{word}] {clean(text)}")
+            case ApprovalRequested():
+                self._ask(change)
+            case TurnChanged(turn=turn):
+                self._tell_turn(turn)
+            case RowsChanged():
+                self.news()
+
+    def _tell_turn(self, turn: Turn) -> None:
+        speech = self._speeches.setdefault(turn.turn_id, lines.Speech(turn))
+        if turn.session_id != self._controller.state.selected:
+            return
+        elsewhere = turn.source != "sent"
+        if elsewhere and turn.turn_id not in self._known:
+            self._known[turn.turn_id] = ""
+            self.line(f"you, in another view: {clean(turn.user_text)}")
+        for text, begins in speech.news():
+            self._write(f"\n{text}" if begins and self._mid_line else text)
+        if elsewhere and turn.state != "running" and self._known[turn.turn_id] != turn.state:
+            self._known[turn.turn_id] = turn.state
+            self.line(f"[turn] {lines.turn_words(turn)}")
+
+    def told(self, turn: Turn) -> None:
+        """Take all that a turn has said so far as told."""
+        self._known.setdefault(turn.turn_id, turn.state)
+        for _ in self._speeches.setdefault(turn.turn_id, lines.Speech(turn)).news():
+            pass
+
+    def _ask(self, request: ApprovalRequested) -> None:
+        if where := self._controller.state.where(request):
+            self.line(f"[approval] in {clean(where)}; /answer answers it")
+        self.line(f"[approval] {clean(request.question)}")
+        for number, choice in enumerate(request.choices, 1):
+            self.line(f"[approval] {number}. {clean(choice)}")
+        left = ""
+        if request.expires_at is not None:
+            seconds = request.expires_at - self._controller.clock()
+            left = f"; no answer within {seconds:.0f} s is a no"
+        self.line(f"[approval] {'type your answer' if request.free else 'which?'}{left}")
+
+    def news(self, *, quiet: bool = False) -> None:
+        """Tell what has changed in the rows since the last time."""
+        for key, fact, head in self._rows():
+            if self._known.get(key) == fact:
+                continue
+            self._known[key] = fact
+            if fact and not quiet:
+                self.line(head + fact)
+
+    def _rows(self) -> Iterable[tuple[str, str, str]]:
+        """Yield what each row is known by, what is told once of it, and what stands before that.
+
+        A name is no news: that of a session comes when its first words are known.
+        """
+        state = self._controller.state
+        for row in state.processes.values():
+            reason = f": {one_line(row.reason)}" if row.reason and row.state != "ready" else ""
+            yield f"process {row.name}", f"{row.name} is {row.state}{reason}", "[process] "
+        for episodes in state.episodes.values():
+            for episode in episodes.values():
+                fact = lines.episode_words(episode) if episode.state in _TOLD_STATES else ""
+                yield episode.episode_id, fact, f"[episode] {self.name(episode.episode_id)}: "
+        for step in state.steps:
+            yield f"step {step.step}", lines.step_words(step), "[step] "
+        if state.lost or self._known.get("lost"):
+            gone = f"out of reach, looked for again: {one_line(state.lost)}"
+            yield "lost", gone if state.lost else "back again", "[stack] "
+
+    def name(self, episode_id: str) -> str:
+        """Return what an episode is called."""
+        state = self._controller.state
+        episode = state.episode(episode_id)
+        assert episode
+        return f"episode {state.ordinal(episode)} of “{state.title(episode.session_id)}”"
+
+    def turn_of(self, text: str) -> Turn:
+        """Return the newest turn that was told and began with what the person said."""
+        return next(s.turn for s in reversed(self._speeches.values()) if s.turn.user_text == text)

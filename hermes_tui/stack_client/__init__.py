@@ -1,0 +1,1 @@
+"""A running stack as views use it: reached over HTTP, started where none runs."""

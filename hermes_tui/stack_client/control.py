@@ -1,0 +1,154 @@
+"""The control API as an async client: what the screen and the commands use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from hermes_tui.config.paths import RunDir
+from hermes_tui.config.secrets import read_keys
+from hermes_tui.core.errors import NotRunningError
+from hermes_tui.core.stack_status import StackStatus, SystemSample
+from hermes_tui_common.errors import ServiceError
+from hermes_tui_common.http import api_error_from, iter_sse
+
+_QUICK_S = 10.0
+"""Deadline of a request that only reads."""
+_SLOW_S = 660.0
+"""Deadline of a request that starts processes: longer than a process may take to be ready."""
+
+Event = dict[str, Any]
+"""One event of the stack: ``event`` names its kind, ``id`` its position."""
+
+
+class ControlClient:
+    """One supervisor's control API; use it as an async context manager, or ``aclose()`` it."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self.url = url
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=_QUICK_S,
+            trust_env=False,
+        )
+
+    @classmethod
+    def of(cls, run_dir: RunDir) -> ControlClient:
+        """Return a client for the supervisor that serves a run directory.
+
+        Raises: NotRunningError: none has left its address there.
+        """
+        try:
+            row = json.loads(run_dir.supervisor.read_text(encoding="utf-8"))
+            url = str(row["url"])
+        except (OSError, ValueError, KeyError) as error:
+            raise NotRunningError(str(run_dir.root)) from error
+        keys = read_keys(run_dir)
+        if keys is None:
+            raise NotRunningError(str(run_dir.root))
+        return cls(url, keys.control_key)
+
+    async def __aenter__(self) -> ControlClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def status(self) -> StackStatus:
+        """Return the state of every process."""
+        return StackStatus.model_validate(await self._json("GET", "/status"))
+
+    async def system(self) -> SystemSample:
+        """Return a sample of the machine."""
+        return SystemSample.model_validate(await self._json("GET", "/system"))
+
+    async def events(self, after: int = 0) -> AsyncGenerator[Event, None]:
+        """Yield the stack's events after a position, oldest first, then live ones.
+
+        Ends when the supervisor goes away.
+
+        Raises: ServiceError: it could not be reached.
+        """
+        async with aclosing(self._stream("/events", {"after": str(after)})) as stream:
+            async for event in stream:
+                yield event
+
+    async def logs(self, name: str, tail: int = 200) -> list[str]:
+        """Return the last lines of a process's log.
+
+        Raises: ApiError: 404, there is no such process.
+        """
+        body = await self._json("GET", f"/services/{name}/logs", params={"tail": str(tail)})
+        return [str(line) for line in body["lines"]]
+
+    async def follow_logs(self, name: str, tail: int = 200) -> AsyncGenerator[str, None]:
+        """Yield the last lines of a process's log, then each new one."""
+        params = {"tail": str(tail), "follow": "true"}
+        async with aclosing(self._stream(f"/services/{name}/logs", params)) as stream:
+            async for row in stream:
+                yield str(row["line"])
+
+    async def restart(self, name: str) -> StackStatus:
+        """Restart one process on the port it had; return the stack once it is ready again."""
+        body = await self._json("POST", f"/services/{name}/restart", timeout_s=_SLOW_S)
+        return StackStatus.model_validate(body)
+
+    async def scale(self, count: int) -> StackStatus:
+        """Run this many pairs; return the stack once they are ready, or drained."""
+        body = await self._json("POST", "/services/pairs", body={"count": count}, timeout_s=_SLOW_S)
+        return StackStatus.model_validate(body)
+
+    async def shutdown(self) -> None:
+        """Ask the supervisor to stop everything and end; returns at once."""
+        await self._json("POST", "/shutdown")
+
+    async def _json(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        params: dict[str, str] | None = None,
+        timeout_s: float = _QUICK_S,
+    ) -> Any:
+        try:
+            answer = await self._http.request(
+                method, path, json=body, params=params, timeout=timeout_s
+            )
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if answer.is_error:
+            raise api_error_from(answer)
+        return answer.json()
+
+    async def _stream(self, path: str, params: dict[str, str]) -> AsyncGenerator[Any, None]:
+        timeout = httpx.Timeout(_QUICK_S, read=None)
+        try:
+            async with self._http.stream("GET", path, params=params, timeout=timeout) as answer:
+                if answer.is_error:
+                    await answer.aread()
+                    raise api_error_from(answer)
+                async for event in iter_sse(answer):
+                    yield event.json()
+        except (httpx.RemoteProtocolError, httpx.ReadError):
+            return  # the supervisor ended; that is the end of its events
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: httpx.HTTPError) -> ServiceError:
+        return ServiceError(f"supervisor at {self.url} does not answer ({type(error).__name__})")

@@ -1,0 +1,327 @@
+"""The Textual app: starts or joins the stack, then shows the main screen."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import events
+from textual.app import App, SystemCommand
+from textual.binding import ActiveBinding, BindingType
+from textual.screen import ModalScreen, Screen
+from textual.theme import Theme, ThemeProvider
+from textual.widgets import Input, TextArea
+
+from hermes_tui.core.controller import Controller
+from hermes_tui.core.sanitize import clean
+from hermes_tui.tui.clipboard import copy
+from hermes_tui.tui.keys import Keys, bindings, resolve
+from hermes_tui.tui.messages import CopyWanted, HintPressed
+from hermes_tui.tui.palette import ActionsProvider, Palette
+from hermes_tui.tui.screens.approval import ApprovalScreen
+from hermes_tui.tui.screens.compare import CompareScreen
+from hermes_tui.tui.screens.dialogs import QuitChoice, QuitScreen
+from hermes_tui.tui.screens.help import HelpScreen
+from hermes_tui.tui.screens.main import MainScreen
+from hermes_tui.tui.screens.start import StartScreen
+from hermes_tui.tui.screens.stopping import StoppingScreen
+from hermes_tui.tui.themes import readable
+from hermes_tui.tui.widgets.base import Acts
+from hermes_tui.tui.widgets.prompt import Prompt
+from hermes_tui_common.errors import HermesTuiError
+
+if TYPE_CHECKING:
+    from hermes_tui.config.settings import Config
+
+EXIT_NOT_STARTED = 3
+LEAVE_S = 2.0
+"""Leaving by a signal takes at most this long."""
+
+HUNG_UP_S = 0.5
+"""The same when the terminal is gone: nothing of it can be restored."""
+
+FINISH_S = 0.5
+"""Leaving waits at most this long for what was asked for before."""
+NUM_LOOKS = 50
+"""It looks this often whether that is done."""
+
+TWICE_S = 2.0
+"""Two presses of ctrl+c within this time quit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScreenSettings:
+    """What the screen itself is told by the configuration."""
+
+    folder: Path
+    """The run directory: copies and the remembered theme go there."""
+    theme: str = "textual-dark"
+    """``tui.theme``."""
+    keymap: dict[str, str] = field(default_factory=dict)
+    """``tui.keymap``."""
+
+
+class HermesTui(Acts, App[None], inherit_bindings=False):
+    """The screen over one controller.
+
+    Args:
+        controller: the use cases, over a backend that has not been started.
+        settings: theme, keys, folder.
+    """
+
+    TITLE = "hermes-tui"
+    NOTIFICATION_TIMEOUT = 3.5
+    CSS_PATH = "styles/hermes.tcss"
+    ENABLE_COMMAND_PALETTE = False  # the palette is an action of our own, with keys of its own
+    COMMANDS: ClassVar[set[Callable[[], type[ActionsProvider]] | type[ActionsProvider]]] = {  # type: ignore[assignment]
+        ActionsProvider
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("app", "")]
+
+    def __init__(self, controller: Controller, settings: ScreenSettings) -> None:
+        super().__init__()
+        self.controller = controller
+        self.settings = settings
+        self.keys: Keys = resolve(settings.keymap)
+        controller.call = self.keys.label
+        self._interrupted_at = float("-inf")
+        self._started = False
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Offer none of Textual's own commands: the registry has all there is."""
+        return ()
+
+    def on_load(self) -> None:
+        """Be ready for signals before the terminal is touched."""
+        self._catch_signals()
+
+    async def on_mount(self) -> None:
+        """Show the start, and start."""
+        self.set_keymap(dict(self.keys.textual))
+        self._restore_theme()
+        self.theme_changed_signal.subscribe(self, self._remember_theme)
+        screen = StartScreen(self.controller.clock)
+        await self.push_screen(screen)
+        self.run_worker(self._start(screen), group="start")
+
+    async def _start(self, screen: StartScreen) -> None:
+        try:
+            await self.controller.start(screen.report)
+        except HermesTuiError as error:
+            screen.fail(str(error))
+            return
+        self._started = True
+        await self.switch_screen(MainScreen(self.controller))
+        for problem in self.keys.problems:
+            self.notify(clean(problem), severity="warning", markup=False, timeout=10)
+
+    def _catch_signals(self) -> None:
+        """Leave in good order when told to; the stack runs on, as after a lost connection."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._leave_at_once, 128 + number)
+
+    def _leave_at_once(self, code: int) -> None:
+        """Leave; a terminal that takes nothing any more, as after a lost line, can't hold us."""
+        deadline_s = HUNG_UP_S if code == 128 + signal.SIGHUP else LEAVE_S
+        deadline = threading.Timer(deadline_s, os._exit, (code,))
+        deadline.daemon = True
+        deadline.start()
+        self.exit(return_code=code)
+
+    async def on_unmount(self) -> None:
+        """Let go of the stack, once nobody asks it for anything any more."""
+        self.workers.cancel_all()
+        await self.controller.close()
+
+    async def on_event(self, event: events.Event) -> None:
+        """Let nothing be pasted that a terminal obeys, and keys act in the order of typing.
+
+        Textual does a pane's key once it has bubbled up to the app, and by then what was typed
+        after it, such as a message after the key to the prompt, is on its way to the same pane.
+        """
+        if isinstance(event, events.Key):
+            active = self.screen.active_bindings.get(event.key)
+            if active and active.binding.action == "paste":
+                event = events.Paste(self.clipboard)  # as from outside: all lines to who takes them
+            elif await self._acted(event.key, active):
+                return
+        if isinstance(event, events.Paste):
+            # Terminals, tmux among them, send the ends of lines as the enter key does.
+            event.text = clean(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        await super().on_event(event)
+
+    async def _acted(self, key: str, active: ActiveBinding | None) -> bool:
+        """Do what a key does beside the fields, which act in order themselves; return if it did.
+
+        What leaves the prompt is done here all the same: the prompt would do it only once the keys
+        that follow are on their way to it.
+        """
+        focused = self.focused
+        if isinstance(focused, Prompt) and key in self.keys.keys["prompt_leave"]:
+            focused.action_do("prompt_leave")
+            return True
+        if active is None or isinstance(focused, (Input, TextArea)):
+            return False
+        return await self.run_action(active.binding.action, active.node)
+
+    # Theme ---------------------------------------------------------------------------------
+
+    def get_css_variables(self) -> dict[str, str]:
+        """Return the theme's colours, made readable where they are not."""
+        self.register_theme(readable(self.current_theme))
+        return super().get_css_variables()
+
+    @property
+    def _theme_file(self) -> Path:
+        return self.settings.folder / "theme.json"
+
+    def _restore_theme(self) -> None:
+        """Use the remembered theme, unless the configuration names another one since."""
+        name = self.settings.theme
+        try:
+            remembered = json.loads(self._theme_file.read_text(encoding="utf-8"))
+            if remembered["over"] == name:
+                name = remembered["theme"]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # nothing was remembered, or nothing that can be used
+        if name in self.available_themes:
+            self.theme = name
+        else:
+            text = f"tui.theme: there is no theme “{name}”; the palette lists those there are"
+            self.notify(clean(text), severity="warning", markup=False, timeout=10)
+
+    def _remember_theme(self, theme: Theme) -> None:
+        text = json.dumps({"theme": theme.name, "over": self.settings.theme})
+        try:
+            self._theme_file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            self.notify(f"the theme is not remembered: {error.strerror}", severity="warning")
+
+    # Actions -------------------------------------------------------------------------------
+
+    def press(self, action_id: str) -> None:
+        """Do an action by its id, on whatever screen owns it."""
+        if isinstance(self.screen, (MainScreen, CompareScreen)):
+            self.screen.action_press(action_id)
+        elif hasattr(self, f"do_{action_id}"):
+            self.action_do(action_id)
+
+    def do_help(self) -> None:
+        """Show the keys."""
+        if isinstance(self.screen, HelpScreen):
+            return
+        screen = self.screen
+        scope = screen.scope if isinstance(screen, (MainScreen, CompareScreen)) else "app"
+        self.push_screen(HelpScreen(self.keys, scope))
+
+    def do_palette(self) -> None:
+        """Show the palette."""
+        if isinstance(self.screen, (MainScreen, CompareScreen)):
+            self.push_screen(Palette())
+
+    def do_approval_answer(self) -> None:
+        """Open a question of the agent: of the open session, else the oldest."""
+        request = next(iter(self.controller.state.questions), None)
+        if request is None:
+            self.notify("the agent asks nothing now", markup=False)
+        elif not isinstance(self.screen, ModalScreen):
+
+            async def answer(choice: str | None) -> None:
+                if choice is not None:
+                    await self.controller.approve(request, choice)
+
+            self.push_screen(ApprovalScreen(self.controller, request), answer)
+
+    def on_hint_pressed(self, message: HintPressed) -> None:
+        """Do an action that was clicked."""
+        self.press(message.action_id)
+
+    def do_theme(self) -> None:
+        """Choose a theme."""
+        self.push_screen(Palette([ThemeProvider], placeholder="Search for themes…"))
+
+    def do_copy_or_quit(self) -> None:
+        """Copy what is selected; else quit when pressed twice."""
+        selected = self.screen.get_selected_text() or getattr(
+            self.screen.focused, "selected_text", ""
+        )
+        if selected:
+            self.post_message(CopyWanted(selected, "the selection"))
+            return
+        now = self.controller.clock()
+        if now - self._interrupted_at < TWICE_S:
+            self.do_quit()
+        else:
+            self._interrupted_at = now
+            self.notify(f"ctrl+c again quits, or {self.keys.label('quit')}", markup=False)
+
+    async def on_copy_wanted(self, message: CopyWanted) -> None:
+        """Copy text, and say where it went."""
+        text = clean(message.text)  # it may be pasted into a terminal
+        if not text:
+            self.notify(f"there is no text in {message.what}", markup=False)
+            return
+        where = await copy(self, text, self.settings.folder / "copied")
+        self.notify(clean(f"{message.what}: {where}"), markup=False)
+
+    def do_quit(self) -> None:
+        """Ask what becomes of the stack, then leave."""
+        if isinstance(self.screen, (QuitScreen, StoppingScreen)):
+            return
+        if isinstance(self.screen, StartScreen) and self.screen.failed:
+            self.exit(return_code=EXIT_NOT_STARTED)
+        elif self.controller.state.lost:
+            self.exit()
+        else:
+            self.push_screen(QuitScreen(), self._leave)
+
+    async def _leave(self, choice: QuitChoice | None) -> None:
+        if choice in ("stop", "detach"):
+            await self._finish_doing()
+        if choice == "detach":
+            self.exit()
+        elif choice == "stop":
+            self.workers.cancel_group(self, "start")
+            self.push_screen(StoppingScreen(self.controller))
+
+    async def _finish_doing(self) -> None:
+        """Let what was just asked for, such as a score, reach the stack."""
+        for _ in range(NUM_LOOKS):
+            if all(worker.is_finished for worker in self.workers if worker.group == "doing"):
+                return
+            await asyncio.sleep(FINISH_S / NUM_LOOKS)
+
+
+def calm_collector() -> None:
+    """Have Python look for unreachable cycles less often, and not among what was imported.
+
+    Textual makes and drops so many objects that with Python's own thresholds the collector would
+    walk all of them more than once a second while a reply streams in, each time for longer than a
+    key may take.
+    """
+    gc.freeze()
+    gc.set_threshold(5_000, 5, 50)
+
+
+def run_app(config: Config) -> int:
+    """Run the screen until the person leaves it; return the process's exit code."""
+    from hermes_tui.config.paths import RunDir
+    from hermes_tui.stack_client.remote import make_controller
+
+    run_dir = RunDir.of(config)
+    controller = make_controller(config)
+    settings = ScreenSettings(folder=run_dir.root, theme=config.tui.theme, keymap=config.tui.keymap)
+    app = HermesTui(controller, settings)
+    calm_collector()
+    app.run()
+    gc.freeze()  # else all that was shown is walked once more on the way out
+    return app.return_code or 0

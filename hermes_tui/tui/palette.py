@@ -1,0 +1,80 @@
+"""The command palette: every action of the registry, by its title."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual.await_complete import AwaitComplete
+from textual.binding import BindingType
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.widgets import Input
+
+from hermes_tui.core.actions import ACTIONS, Action
+from hermes_tui.tui.screens.compare import CompareScreen
+from hermes_tui.tui.screens.dialogs import PAGING, LeavesOnce, Pages
+
+if TYPE_CHECKING:
+    from hermes_tui.tui.app import HermesTui
+
+
+class Palette(LeavesOnce, Pages, CommandPalette):
+    """Textual's palette, left once; see ``ActionsProvider`` for what it does then."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*PAGING]
+
+    def dismiss(self, result: Any = None) -> AwaitComplete:
+        """Leave, and look for nothing any more."""
+        self.workers.cancel_node(self)
+        return super().dismiss(result)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Look for nothing that is typed as it is left: there is no list for it (Textual 8.2)."""
+        if not self.is_active:
+            event.prevent_default()
+
+
+class ActionsProvider(Provider):
+    """Offers what can be done on the screen that the palette was opened over."""
+
+    _chosen = False
+    """Whether something of it was done: each palette has a provider of its own."""
+
+    async def discover(self) -> Hits:
+        """Offer everything, before anything is typed."""
+        for action in self._offered():
+            yield DiscoveryHit(
+                action.title,
+                partial(self._press, action),
+                text=action.title,
+                help=self._help(action),
+            )
+
+    async def search(self, query: str) -> Hits:
+        """Offer what matches."""
+        matcher = self.matcher(query)
+        for action in self._offered():
+            score = matcher.match(action.title)
+            if score > 0:
+                title = matcher.highlight(action.title)
+                yield Hit(score, title, partial(self._press, action), help=self._help(action))
+
+    def _offered(self) -> list[Action]:
+        compare = isinstance(self.screen, CompareScreen)
+        return [
+            action
+            for action in ACTIONS
+            if not action.numbered
+            and action.id != "palette"
+            and (action.scope in ("app", "compare") if compare else action.scope != "compare")
+        ]
+
+    def _help(self, action: Action) -> str:
+        keys = cast("HermesTui", self.app).keys.labels(action.id)
+        return f"{action.help} {f'({keys})' if keys else ''}"
+
+    def _press(self, action: Action) -> None:
+        """Do what was chosen, once: a second enter, typed before the palette is gone, is none."""
+        if not self._chosen:
+            self._chosen = True
+            self.app.call_later(cast("HermesTui", self.app).press, action.id)

@@ -1,0 +1,264 @@
+"""Several replies to one message, side by side: pick the best, and the group learns from it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container, Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from hermes_tui.core.actions import BY_ID, Scope
+from hermes_tui.core.changes import ApprovalRequested, Change
+from hermes_tui.core.compare import MAX_SIBLINGS, MIN_SIBLINGS, Comparison
+from hermes_tui.core.controller import Controller
+from hermes_tui.core.sanitize import one_line
+from hermes_tui.tui import messages
+from hermes_tui.tui.keys import bindings, hints
+from hermes_tui.tui.screens.dialogs import AskScreen, LeavesOnce
+from hermes_tui.tui.screens.throttled import PaintedScreen
+from hermes_tui.tui.widgets.approval_bar import AskedBar
+from hermes_tui.tui.widgets.base import Acts
+from hermes_tui.tui.widgets.chrome import Hints, NoRoom, clickable
+from hermes_tui.tui.widgets.formatting import foreign
+from hermes_tui.tui.widgets.prompt import Prompt
+from hermes_tui.tui.widgets.reply_column import SiblingView
+from hermes_tui.tui.widgets.training_text import waits_for
+from hermes_tui.tui.widgets.turn_view import Fate
+
+if TYPE_CHECKING:
+    from hermes_tui.tui.app import HermesTui
+
+TICK_S = 0.2
+"""Counted-down seconds move this often."""
+
+MIN_COLUMN = 36
+"""Cells that a reply needs to be read beside others."""
+
+
+class SizeScreen(AskScreen):
+    """Asks how many replies to compare.
+
+    Args:
+        again: whether an empty answer goes back to the comparison before.
+    """
+
+    def __init__(self, *, again: bool) -> None:
+        self._again = again
+        back = "; nothing goes back to the comparison before" if again else ""
+        hint = f"from {MIN_SIBLINGS} to {MAX_SIBLINGS}: each samples its own reply{back}"
+        super().__init__("How many replies to compare", "" if again else "3", hint)
+
+    def problem(self, text: str) -> str:
+        """Return why a text is no such number; empty when it is."""
+        if self._again and not text.strip():
+            return ""
+        number = int(text) if text.strip().isdecimal() else 0
+        well = MIN_SIBLINGS <= number <= MAX_SIBLINGS
+        return "" if well else f"a number from {MIN_SIBLINGS} to {MAX_SIBLINGS}"
+
+
+class CompareScreen(Acts, LeavesOnce, PaintedScreen):
+    """Draws one comparison; leaving it ends nothing."""
+
+    CANVAS = Hints
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("compare", "")]
+    AUTO_FOCUS = ""
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
+
+    scope: Scope = "compare"
+
+    def __init__(self, controller: Controller, comparison: Comparison) -> None:
+        super().__init__(id="compare")
+        self.controller = controller
+        self.comparison = comparison
+        self.shown = 0
+        """Place of the reply that is shown where there is room for one."""
+
+    def compose(self) -> ComposeResult:
+        """Lay out the replies, and the prompt until something was said."""
+        yield Static(id="compare-top")
+        yield Static(id="compare-tabs")
+        with Container(id="siblings"):
+            for place in range(self.comparison.size):
+                yield SiblingView(place)
+        yield AskedBar()
+        with Vertical(id="prompt-box"):
+            yield Prompt(cast("HermesTui", self.app).keys, self.do_compare_leave)
+        yield Hints()
+        yield NoRoom()
+
+    def on_mount(self) -> None:
+        """Follow the comparison."""
+        self.controller.listen(self._on_change)
+        self.set_interval(TICK_S, self._tick)
+        self._show_prompt(not self.comparison.text)
+        self.paint_soon()
+
+    def on_unmount(self) -> None:
+        """Follow it no longer."""
+        self.controller.unlisten(self._on_change)
+
+    # Drawing -------------------------------------------------------------------------------
+
+    def _on_change(self, _: Change) -> None:
+        self.paint_soon()
+
+    async def _tick(self) -> None:
+        counting = any(
+            self._fate(place).seconds_left > 0 for place in range(len(self.comparison.turns))
+        )
+        if counting or self.controller.state.asked:
+            self.paint_soon()
+
+    async def paint(self) -> None:
+        """Show what has changed."""
+        await self._paint_replies()
+        self._paint_edges()
+
+    async def _paint_replies(self) -> None:
+        comparison = self.comparison
+        for view in self.query(SiblingView):
+            if view.place < len(comparison.turns):
+                picked = view.place in comparison.picked
+                await view.sync(comparison.turns[view.place], self._fate(view.place), picked=picked)
+
+    def _paint_edges(self) -> None:
+        comparison = self.comparison
+        top = Content.assemble(
+            ("Compare", "bold $text-primary"),
+            (f" · {comparison.size} replies", "dim"),
+            foreign(f" · {one_line(comparison.text)}" if comparison.text else ""),
+        )
+        self.query_one("#compare-top", Static).update(top)
+        self.query_one("#compare-tabs", Static).update(self._tabs())
+        keys = cast("HermesTui", self.app).keys
+        asked = self.controller.state.questions
+        clock = self.controller.clock()
+        where = self._where(asked[0]) if asked else ""
+        self.query_one(AskedBar).show(asked, clock, keys.label("approval_answer"), where)
+        talking = self.query_one("#prompt-box").display
+        self.query_one(Hints).show(hints("prompt" if talking else "compare", self.scope), keys)
+
+    def _where(self, request: ApprovalRequested) -> str:
+        for number, turn in enumerate(self.comparison.turns, 1):
+            if turn.session_id == request.session_id:
+                return f"reply {number}"
+        return self.controller.state.where(request)
+
+    def _tabs(self) -> Content:
+        turns = self.comparison.turns
+        tabs: list[Content] = []
+        for place in range(self.comparison.size):
+            state = turns[place].state if turns else ""
+            sign = "✓" if place in self.comparison.picked else {"running": "◌"}.get(state, "●")
+            style = "bold reverse" if place == self.shown else "dim"
+            tabs.append(clickable(f" {place + 1} {sign} ", f"screen.show({place})", style))
+        return Content(" ").join(tabs)
+
+    def _fate(self, place: int) -> Fate:
+        controller, episode = self.controller, self.comparison.episode(place)
+        return Fate(
+            episode=episode,
+            seconds_left=controller.seconds_to_undo(episode),
+            training=controller.state.info.training,
+            waiting=waits_for(controller.state.trainer),
+            judged_by=f"{place + 1} picks it",
+            undo=controller.call("compare_undo"),
+        )
+
+    # Room ----------------------------------------------------------------------------------
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Lay the replies out in as many columns as can be read."""
+        self.query_one(NoRoom).fit(event.size)
+        size = self.comparison.size
+        fit = min(max(event.size.width // MIN_COLUMN, 1), size)
+        rows = -(-size // fit)
+        grid = self.query_one("#siblings").styles
+        narrow = event.size.width < 110
+        grid.grid_size_columns = 1 if narrow else -(-size // rows)
+        grid.grid_size_rows = 1 if narrow else rows
+        self.action_show(self.shown)
+
+    def action_show(self, place: int) -> None:
+        """Show one reply, where there is room for one, and give it the keys."""
+        self.shown = place
+        for view in self.query(SiblingView):
+            view.set_class(view.place == place, "-shown")
+        if not self.query_one("#prompt-box").display:
+            self.set_focus(self.query_one(f"#sibling-{place}"))
+        self.paint_soon()
+
+    def _show_prompt(self, wanted: bool) -> None:
+        self.query_one("#prompt-box").display = wanted
+        if wanted:
+            self.set_focus(self.query_one(Prompt))
+        else:
+            self.action_show(self.shown)
+
+    # What widgets tell ---------------------------------------------------------------------
+
+    def on_message_typed(self, message: messages.MessageTyped) -> None:
+        """Say it to all."""
+        message.stop()
+        self._show_prompt(False)
+        # Of the app, not of this screen: the replies go on when the person leaves.
+        self.app.run_worker(self._ask(message.text), group="compare")
+
+    async def _ask(self, text: str) -> None:
+        if not await self.comparison.ask(text) and self.is_attached:
+            self._show_prompt(True)
+            self.query_one(Prompt).take_back(text)
+
+    def on_sibling_clicked(self, message: messages.SiblingClicked) -> None:
+        """Pick what was clicked."""
+        message.stop()
+        self.do_compare_pick(message.place + 1)
+
+    # Actions -------------------------------------------------------------------------------
+
+    def action_press(self, action_id: str) -> Awaitable[None] | None:
+        """Do an action that was clicked in the footer, or chosen in the palette."""
+        if BY_ID[action_id].scope == "prompt":
+            return self.query_one(Prompt).action_do(action_id)
+        owner: Acts = self if BY_ID[action_id].scope == "compare" else cast("HermesTui", self.app)
+        return owner.action_do(action_id)
+
+    def do_compare_pick(self, number: int) -> None:
+        """Pick a reply by its number, or take that back."""
+        if number <= len(self.comparison.turns):
+            self.comparison.toggle(number - 1)
+            self.action_show(number - 1)
+
+    def do_compare_score(self) -> None:
+        """Score: the picked ones are good, the others bad."""
+        self.run_worker(self.comparison.score(), group="doing")
+
+    def do_compare_undo(self) -> None:
+        """Take the scores back."""
+        self.run_worker(self.comparison.undo(), group="doing")
+
+    def do_compare_interrupt(self) -> None:
+        """Stop those that still speak."""
+        self.run_worker(self.comparison.interrupt(), group="doing")
+
+    def do_compare_next(self) -> None:
+        """Go to the next reply."""
+        self.action_show((self.shown + 1) % self.comparison.size)
+
+    def do_compare_previous(self) -> None:
+        """Go to the reply before."""
+        self.action_show((self.shown - 1) % self.comparison.size)
+
+    def do_compare_end(self) -> None:
+        """Go to the end of the reply, and stay there."""
+        self.query_one(f"#sibling-{self.shown}", SiblingView).follow()
+
+    def do_compare_leave(self) -> None:
+        """Go back; replies that still come go on."""
+        self.dismiss()

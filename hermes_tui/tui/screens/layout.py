@@ -1,0 +1,306 @@
+"""The panes of the main screen: laid out, painted as the state changes, focused."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.timer import Timer
+from textual.worker import WorkType
+
+from hermes_tui.core.actions import PANES, Scope
+from hermes_tui.core.changes import (
+    ApprovalRequested,
+    Change,
+    EpisodeLoaded,
+    LogGrew,
+    Notice,
+    RowsChanged,
+    TokensSampled,
+    Turn,
+    TurnChanged,
+    TurnsLoaded,
+)
+from hermes_tui.core.controller import Controller
+from hermes_tui.core.sanitize import clean
+from hermes_tui.core.stack_status import SUPERVISOR
+from hermes_tui.core.state import ViewState
+from hermes_tui.tui.keys import hints
+from hermes_tui.tui.screens.throttled import PaintedScreen
+from hermes_tui.tui.widgets.approval_bar import AskedBar
+from hermes_tui.tui.widgets.chat_pane import ChatPane
+from hermes_tui.tui.widgets.chrome import Hints, NoRoom, PaneTabs, TopBar
+from hermes_tui.tui.widgets.logs_pane import LogsPane
+from hermes_tui.tui.widgets.prompt import Prompt
+from hermes_tui.tui.widgets.sessions_pane import SessionsPane
+from hermes_tui.tui.widgets.system_pane import SystemPane
+from hermes_tui.tui.widgets.token_view import TokensPane
+from hermes_tui.tui.widgets.training_pane import TrainingPane
+from hermes_tui.tui.widgets.training_text import waits_for
+from hermes_tui.tui.widgets.turn_view import Fate
+
+if TYPE_CHECKING:
+    from hermes_tui.tui.app import HermesTui
+
+TICK_S = 0.2
+"""Counted-down seconds move this often, and only while some are shown."""
+
+SYSTEM_S = 2.0
+"""Machine and processes are looked at this often while they are on screen."""
+
+PAGES = frozenset({"training", "system", "logs"})
+"""Panes that have the whole screen but for the prompt while they are shown."""
+
+FOCUS: dict[Scope, str] = {
+    "sessions": "#sessions",
+    "chat": "#chat-view",
+    "prompt": "#prompt",
+    "tokens": "#tokens-view",
+    "training": "#training",
+    "system": "#processes",
+    "logs": "#log-view",
+}
+"""The widget of each pane that takes the focus."""
+
+
+class PanesScreen(PaintedScreen):
+    """Draws the controller's state: sessions, conversation, tokens, lesson and stack."""
+
+    CANVAS = ChatPane
+    AUTO_FOCUS = "#prompt"
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  (Textual's own declaration)
+        (0, "-narrow"),
+        (110, "-wide"),
+    ]
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012
+        (0, "-low"),
+        (34, "-tall"),
+        (56, "-towering"),
+    ]
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__(id="main")
+        self.controller = controller
+        self.pane: Scope = "chat"
+        """The pane that is shown where there is room for one."""
+        self._arrived: list[TokensSampled | EpisodeLoaded] = []
+        self._changed_turns: set[str] = set()
+        self._rows_changed = True
+        self._reload_chat = True
+        self._log_grew = False
+        self._ticks: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        """Lay out the panes."""
+        yield TopBar(self.controller.clock)
+        yield PaneTabs()
+        with Horizontal(id="body"):
+            yield SessionsPane(self.controller.clock)
+            with Vertical(id="center"):
+                yield ChatPane(self._fate)
+                yield AskedBar()
+                with Vertical(id="prompt-box"):
+                    yield Prompt(cast("HermesTui", self.app).keys, lambda: self.go(self.pane))
+            with Vertical(id="right"):
+                yield TokensPane(id="tokens")
+                yield TrainingPane()
+                yield SystemPane()
+                yield LogsPane(id="logs")
+        yield Hints()
+        yield NoRoom()
+
+    def on_mount(self) -> None:
+        """Follow the stack; the prompt has the focus."""
+        self.add_class("-pane-chat")
+        self.controller.listen(self._on_change)
+        self.run_worker(self.controller.watch(), group="watch")
+        self._ticks = self.set_interval(TICK_S, self._tick, pause=True)
+        self.set_interval(SYSTEM_S, self._look_at_system)
+        self.on_descendant_focus()  # a terminal that has no focus itself gives none
+        self.paint_soon()
+
+    # What arrives --------------------------------------------------------------------------
+
+    def _on_change(self, change: Change) -> None:
+        match change:
+            case Notice(text=text, severity=severity):
+                self.notify(clean(text), severity=severity, markup=False)
+                return
+            case ApprovalRequested():
+                self._rows_changed = True
+            case TurnChanged(turn=turn):
+                self._changed_turns.add(turn.turn_id)
+            case TurnsLoaded(session_id=session_id):
+                self._reload_chat = self._reload_chat or session_id == self._state.selected
+                self._rows_changed = True
+            case TokensSampled() | EpisodeLoaded():
+                self._take(change)
+            case RowsChanged():
+                self._rows_changed = True
+            case LogGrew():
+                self._log_grew = True
+        self.paint_soon()
+
+    def _take(self, change: TokensSampled | EpisodeLoaded) -> None:
+        """Queue what concerns the shown episode; pieces of one completion are joined."""
+        if isinstance(change, EpisodeLoaded):
+            if change.detail.row.episode_id == self._state.shown:
+                self._arrived.append(change)
+            return
+        if change.episode_id != self._state.shown:
+            return
+        last = self._arrived[-1] if self._arrived else None
+        if isinstance(last, TokensSampled) and last.completion_id == change.completion_id:
+            self._arrived[-1] = TokensSampled(
+                session_id=change.session_id,
+                episode_id=change.episode_id,
+                completion_id=change.completion_id,
+                tokens=last.tokens + change.tokens,
+            )
+        else:
+            self._arrived.append(change)
+
+    async def paint(self) -> None:
+        """Show what has changed."""
+        chat = self.query_one(ChatPane)
+        changed, self._changed_turns = self._changed_turns, set()
+        rows, self._rows_changed = self._rows_changed, False
+        reload, self._reload_chat = self._reload_chat, False
+        if reload:
+            await chat.view.show(self._state.turns.setdefault(self._state.selected, []))
+        if reload or rows or changed:
+            await chat.view.sync(None if rows else changed)
+        if rows or reload:
+            self._paint_rows()
+        if self._log_grew:
+            self._log_grew = False
+            self.query_one(LogsPane).sync(self._state.log)
+        self._paint_tokens(chat)
+
+    def _paint_rows(self) -> None:
+        state = self._state
+        self.query_one(TopBar).sync(state)
+        self.query_one(SessionsPane).sync(state)
+        self.query_one(TrainingPane).sync(state)
+        self.query_one(SystemPane).sync(state)
+        self.query_one(ChatPane).sync_title(state)
+        view = self.query_one(TokensPane).view
+        if not state.shown and view.episode_id:
+            view.clear()
+        self._paint_asked()
+        if self._ticks and self._something_ticks():
+            self._ticks.resume()
+
+    def _paint_asked(self) -> None:
+        key = cast("HermesTui", self.app).keys.label("approval_answer")
+        asked = self._state.questions
+        where = self._state.where(asked[0]) if asked else ""
+        self.query_one(AskedBar).show(asked, self.controller.clock(), key, where)
+
+    def _paint_tokens(self, chat: ChatPane) -> None:
+        arrived, self._arrived = self._arrived, []
+        view = self.query_one(TokensPane).view
+        for change in arrived:
+            if isinstance(change, EpisodeLoaded):
+                view.show(change.detail)
+                continue
+            if view.episode_id != change.episode_id:
+                view.clear(change.episode_id)
+            view.extend(change.completion_id, change.tokens)
+            chat.count_below(len(change.tokens))
+        chat.count_below(0)
+
+    # Time ----------------------------------------------------------------------------------
+
+    def _something_ticks(self) -> bool:
+        state = self._state
+        counting = any(
+            self._fate(turn).seconds_left > 0 for turn in state.turns.get(state.selected, ())[-1:]
+        )
+        return counting or state.step_started_at is not None or bool(state.asked)
+
+    async def _tick(self) -> None:
+        if not self.query(ChatPane):
+            return
+        self.controller.drop_expired()
+        self._paint_asked()
+        self.query_one(TopBar).sync(self._state)
+        await self.query_one(ChatPane).view.sync()
+        if self._ticks and not self._something_ticks():
+            self._ticks.pause()
+
+    async def _look_at_system(self) -> None:
+        shown = any(pane.display for pane in self.query(SystemPane))
+        if shown and not self._state.lost:
+            await self.controller.refresh_system()
+
+    def _follow_log(self, process: str) -> None:
+        async def follow() -> None:
+            await self.controller.follow_log(process)
+
+        # Not called yet: a second press may cancel the first one's worker before it begins.
+        work: WorkType[None] = follow
+        self.run_worker(work, group="log", exclusive=True)
+
+    def _fate(self, turn: Turn) -> Fate:
+        state = self._state
+        episode = state.episode(turn.episode_id) if turn.episode_id else None
+        return Fate(
+            episode=episode,
+            seconds_left=self.controller.seconds_to_undo(episode),
+            training=state.info.training,
+            waiting=waits_for(state.trainer),
+        )
+
+    # Focus and room ------------------------------------------------------------------------
+
+    @property
+    def _state(self) -> ViewState:
+        return self.controller.state
+
+    @property
+    def scope(self) -> Scope:
+        """The pane that has the focus."""
+        nodes = self.focused.ancestors_with_self if self.focused else ()
+        ids = {f"#{node.id}" for node in nodes if node.id}
+        return next((scope for scope, target in FOCUS.items() if target in ids), self.pane)
+
+    def on_descendant_focus(self) -> None:
+        """Hint at the focused pane's keys."""
+        app = cast("HermesTui", self.app)
+        self.query_one(Hints).show(hints(self.scope), app.keys)
+
+    def go(self, pane: Scope) -> None:
+        """Show a pane and give it the focus."""
+        if pane != "prompt":
+            self._show(pane)
+        self.set_focus(self.query_one(FOCUS[pane]))
+
+    def _show(self, pane: Scope) -> None:
+        # Each update styles all there is: only the last change does.
+        self.remove_class(*(f"-pane-{scope}" for scope in PANES if scope != pane), update=False)
+        self.set_class(pane in PAGES, "-page", update=False)
+        self.add_class(f"-pane-{pane}")
+        self.pane = pane
+        self.query_one(PaneTabs).pane = pane
+        self._look(pane)
+
+    def _look(self, pane: Scope) -> None:
+        """Read what a pane shows only while it shows it: machine and log cost something."""
+        if pane not in ("system", "logs"):
+            self.workers.cancel_group(self, "log")
+        elif not any(w.group == "log" and w.is_running for w in self.workers if w.node is self):
+            self._follow_log(self._state.log.process or SUPERVISOR)
+            self._work(self.controller.refresh_system())
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Where there is room for one pane, show the one that has the focus."""
+        self.query_one(NoRoom).fit(event.size)
+        if self.scope != "prompt":
+            self._show(self.scope)
+
+    def _work(self, doing: Awaitable[None]) -> None:
+        self.run_worker(doing, group="doing")

@@ -1,0 +1,283 @@
+"""The main screen: what the widgets' messages and the person's actions do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.binding import BindingType
+from textual.screen import ScreenResultType
+
+from hermes_tui.core.actions import BY_ID, PANES
+from hermes_tui.core.compare import Comparison
+from hermes_tui.core.controller import Controller
+from hermes_tui.core.sanitize import clean, one_line
+from hermes_tui.core.stack_status import SUPERVISOR
+from hermes_tui.tui import messages
+from hermes_tui.tui.keys import bindings
+from hermes_tui.tui.screens.compare import CompareScreen, SizeScreen
+from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
+from hermes_tui.tui.screens.dialogs import AskScreen, Dialog, RewardScreen
+from hermes_tui.tui.screens.layout import FOCUS, PanesScreen
+from hermes_tui.tui.widgets.base import Acts
+from hermes_tui.tui.widgets.chat_pane import ChatPane
+from hermes_tui.tui.widgets.logs_pane import LogsPane
+from hermes_tui.tui.widgets.prompt import Prompt
+from hermes_tui.tui.widgets.sessions_pane import SessionsPane
+from hermes_tui.tui.widgets.token_view import TokensPane
+
+if TYPE_CHECKING:
+    from hermes_tui.tui.app import HermesTui
+    from hermes_tui.tui.widgets.chat_pane import ChatView
+    from hermes_tui.tui.widgets.token_view import TokenView
+
+
+class MainScreen(Acts, PanesScreen):
+    """Asks the controller for what the person wants."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen", "")]
+
+    def __init__(self, controller: Controller) -> None:
+        super().__init__(controller)
+        self._comparison: Comparison | None = None
+
+    # Messages of the widgets ----------------------------------------------------------------
+
+    def on_message_typed(self, message: messages.MessageTyped) -> None:
+        """Say it to the agent."""
+        if reason := self.controller.refusal():
+            self.notify(reason, severity="warning", markup=False)
+            self.query_one(Prompt).take_back(message.text)
+            return
+        if self.pane == "sessions" or self.has_class("-page"):
+            self._show("chat")
+        self.run_worker(self._send(message.text), group="turns")
+
+    async def _send(self, text: str) -> None:
+        if not await self.controller.send(text):
+            self.query_one(Prompt).take_back(text)
+
+    def on_episode_picked(self, message: messages.EpisodePicked) -> None:
+        """Open it."""
+        self._work(self.controller.open_session(message.session_id, message.episode_id))
+        if self.has_class("-narrow"):
+            self.go("tokens" if message.episode_id else "chat")
+
+    def on_find_wanted(self, message: messages.FindWanted) -> None:
+        """Ask what to find, then go there."""
+        where, pane = "tokens", cast("TokenView | ChatView", self.query_one(TokensPane).view)
+        if message.pane == "chat":
+            where, pane = "conversation", self.query_one(ChatPane).view
+
+        def find(text: str | None) -> None:
+            if text and not pane.find(text):
+                self.notify(f"“{clean(text)}” is not there", markup=False)
+
+        hint = "the same again goes on"
+        self._ask(AskScreen(f"Find in the {where}", message.last, hint), find)
+
+    def on_filter_wanted(self, message: messages.FilterWanted) -> None:
+        """Ask which sessions to list."""
+
+        def answer(text: str | None) -> None:
+            if text is not None:
+                self.query_one(SessionsPane).filter(text, self._state)
+
+        hint = "part of a title, a state, a reward, a version; nothing lists all"
+        self._ask(AskScreen("List the sessions with", message.text, hint), answer)
+
+    def on_export_wanted(self, message: messages.ExportWanted) -> None:
+        """Write the shown episode to a file."""
+        folder = cast("HermesTui", self.app).settings.folder / "exports"
+        self._work(self.controller.export(message.episode_id, folder))
+
+    def on_restart_wanted(self, message: messages.RestartWanted) -> None:
+        """Ask whether to restart the process."""
+        if message.process == SUPERVISOR:
+            self.notify("the supervisor owns the others: to start it anew, quit and stop all")
+            return
+
+        def answer(yes: bool | None) -> None:
+            if yes:
+                self._work(self.controller.restart(message.process))
+
+        about = "Turns that need it break off; it comes back where it was."
+        question = f"Restart {one_line(message.process)}?"
+        self._ask(ConfirmScreen(question, about, "Restart"), answer)
+
+    def on_log_opened(self, message: messages.LogOpened) -> None:
+        """Read the log of a process."""
+        if not self.has_class("-page"):
+            self.go("system")
+        self._follow_log(message.process)
+        if self.has_class("-narrow"):
+            self.go("logs")
+
+    def on_log_search_wanted(self, message: messages.LogSearchWanted) -> None:
+        """Ask what to find in the log, or which lines to show."""
+        title = "Find in the log" if message.kind == "find" else "Show only lines with"
+        find = self._find_in_log if message.kind == "find" else self._filter_log
+        hint = "from the newest to older ones" if message.kind == "find" else "nothing shows all"
+        self._ask(AskScreen(title, message.last, hint), find)
+
+    def _find_in_log(self, text: str | None) -> None:
+        if text and not self.query_one(LogsPane).view.find(text):
+            self.notify(f"“{clean(text)}” is not there", markup=False)
+
+    def _filter_log(self, text: str | None) -> None:
+        if text is not None:
+            self.query_one(LogsPane).view.show_only(text)
+            self.query_one(LogsPane).sync(self._state.log)
+
+    def on_rollback_wanted(self) -> None:
+        """Ask which version to go back to."""
+
+        def answer(version: int | None) -> None:
+            if version is not None:
+                self._work(self.controller.roll_back(version))
+
+        self._ask(VersionScreen(self._state), answer)
+
+    def on_training_held(self) -> None:
+        """Hold training, or let it go on."""
+        self._work(self.controller.toggle_training())
+
+    def _ask(
+        self, dialog: Dialog[ScreenResultType], answer: Callable[[ScreenResultType | None], None]
+    ) -> None:
+        """Open a dialog; a key pressed twice before it is there opens one."""
+        if self.is_active:
+            self.app.push_screen(dialog, answer)
+
+    # Actions -------------------------------------------------------------------------------
+
+    def press(self, action_id: str) -> Awaitable[None] | None:
+        """Do an action wherever its owner is: from the palette, or clicked in the footer."""
+        scope = BY_ID[action_id].scope
+        if scope == "app":
+            return cast("HermesTui", self.app).action_do(action_id)
+        if scope == "screen":
+            return self.action_do(action_id)
+        self.go(scope)
+        owner = self.query_one(FOCUS[scope])
+        assert isinstance(owner, Acts)
+        return owner.action_do(action_id)
+
+    def action_press(self, action_id: str) -> Awaitable[None] | None:
+        """Do an action that was clicked in the footer."""
+        return self.press(action_id)
+
+    def _score(self, reward: float) -> None:
+        self._work(self.controller.score(reward))
+
+    def do_score_good(self) -> None:
+        """Score +1."""
+        self._score(1.0)
+
+    def do_score_bad(self) -> None:
+        """Score -1."""
+        self._score(-1.0)
+
+    def do_score_zero(self) -> None:
+        """Score 0."""
+        self._score(0.0)
+
+    def do_score_tenths(self, tenths: int) -> None:
+        """Score by tenths."""
+        self._score(tenths / 10)
+
+    def do_score_negative_tenths(self, tenths: int) -> None:
+        """Score by negative tenths."""
+        self._score(-tenths / 10)
+
+    def do_score_exact(self) -> None:
+        """Ask for the reward."""
+
+        def answer(text: str | None) -> None:
+            if text is not None:
+                self._score(float(text.strip().replace(",", ".").replace("−", "-")))
+
+        self._ask(RewardScreen(self.controller.reward_range), answer)
+
+    def do_score_undo(self) -> None:
+        """Take the last score back."""
+        self._work(self.controller.undo())
+
+    def do_prompt_enter(self) -> None:
+        """Go to the prompt."""
+        self.go("prompt")
+
+    def do_session_new(self) -> None:
+        """Begin a new conversation."""
+        self.controller.new_session()
+        self._show("chat")
+        self.go("prompt")
+
+    def do_session_end(self) -> None:
+        """Ask whether to end the selected session: it can't be taken back."""
+        session_id = self._state.selected
+        if not session_id:
+            self._work(self.controller.end_session(session_id))  # says that there is none
+            return
+
+        def answer(yes: bool | None) -> None:
+            if yes:
+                self._work(self.controller.end_session(session_id))
+
+        about = "Nothing more can be said in it. Its episodes stay, and can still be scored."
+        question = f"End “{self._state.title(session_id)}”?"
+        self._ask(ConfirmScreen(question, about, "End"), answer)
+
+    def do_compare_new(self) -> None:
+        """Ask how many replies, then compare them."""
+        before = self._comparison if self._comparison and self._comparison.turns else None
+
+        def answer(text: str | None) -> None:
+            if text is None:
+                return
+            if before is None or text.strip():
+                self._comparison = Comparison(self.controller, int(text))
+            assert self._comparison is not None
+            self.app.push_screen(CompareScreen(self.controller, self._comparison))
+
+        self._ask(SizeScreen(again=before is not None), answer)
+
+    def do_turn_interrupt(self) -> None:
+        """Stop the turn in flight."""
+        self._work(self.controller.interrupt())
+
+    def do_pane_next(self) -> None:
+        """Go to the next pane."""
+        self._go_by(1)
+
+    def do_pane_previous(self) -> None:
+        """Go to the pane before."""
+        self._go_by(-1)
+
+    def _go_by(self, by: int) -> None:
+        order = list(PANES)
+        self.go(order[(order.index(self.scope) + by) % len(order)])
+
+    def do_pane_sessions(self) -> None:
+        """Go to the sessions."""
+        self.go("sessions")
+
+    def do_pane_chat(self) -> None:
+        """Go to the conversation."""
+        self.go("chat")
+
+    def do_pane_tokens(self) -> None:
+        """Go to the tokens."""
+        self.go("tokens")
+
+    def do_pane_training(self) -> None:
+        """Go to the lesson."""
+        self.go("training")
+
+    def do_pane_system(self) -> None:
+        """Go to the machine and the processes."""
+        self.go("system")
+
+    def do_pane_logs(self) -> None:
+        """Go to the log."""
+        self.go("logs")

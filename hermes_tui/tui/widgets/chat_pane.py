@@ -1,0 +1,298 @@
+"""The conversation: turns, mounted as they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from hermes_tui.core.changes import ToolPart, Turn
+from hermes_tui.core.state import ViewState
+from hermes_tui.tui.keys import Keys, bindings
+from hermes_tui.tui.messages import CopyWanted, FindWanted
+from hermes_tui.tui.widgets.base import Acts, titled
+from hermes_tui.tui.widgets.markdown_reply import Reply
+from hermes_tui.tui.widgets.tool_block import FoldedBlock
+from hermes_tui.tui.widgets.transcript import NEAR, FollowingScroll
+from hermes_tui.tui.widgets.turn_view import Fate, TurnView
+from hermes_tui.tui.widgets.unread_bar import NewBelow
+
+if TYPE_CHECKING:
+    from hermes_tui.tui.app import HermesTui
+
+BATCH = 10
+"""Turns that are mounted at once, at the end and whenever the person scrolls to an edge."""
+
+MAX_MOUNTED = 3 * BATCH
+"""Turns that stay mounted at most."""
+
+WELCOME = "Talk to your agent."
+LEARNS = " Its model runs here,\nand learns from what you think of it."
+
+FIRST_KEYS = (
+    ("prompt_send", "say it"),
+    ("score_good", "good: likelier from now on"),
+    ("score_bad", "bad: less likely"),
+    ("score_exact", "any number from −1 to 1"),
+    ("prompt_leave", "leave the prompt"),
+    ("help", "all keys"),
+)
+"""What a newcomer needs: actions, and what they do in a few words."""
+
+
+def welcome(keys: Keys, *, training: bool) -> Content:
+    """Return what stands where a conversation will be, with the keys in force."""
+    rows = [
+        Content.assemble((f"  {label:<8} ", "bold"), word)
+        for action, word in FIRST_KEYS
+        if (label := keys.label(action)) and (training or not action.startswith("score_"))
+    ]
+    lead = WELCOME + (LEARNS if training else "")
+    return Content("\n").join([Content(lead), Content(), *rows])
+
+
+class ChatView(Acts, FollowingScroll):
+    """The scrolled turns. Stays at the end until the person scrolls up; ``end`` follows again.
+
+    Of a long conversation a part is mounted; it goes on where the person scrolls to its edge.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("chat", "")]
+
+    def __init__(self, fate_of: Callable[[Turn], Fate]) -> None:
+        super().__init__(id="chat-view")
+        self._fate_of = fate_of
+        self._turns: Sequence[Turn] = ()
+        self._first = 0
+        self._end = 0
+        """``turns[_first:_end]`` are mounted."""
+        self._found = 0
+        self._last_find = ""
+
+    def compose(self) -> ComposeResult:
+        """Lay out the empty conversation."""
+        app = cast("HermesTui", self.app)
+        training = app.controller.state.info.training
+        yield Static(welcome(app.keys, training=training), id="welcome")
+        yield Static(id="earlier", classes="edge")
+        yield Static(id="later", classes="edge")
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """The conversation that is shown."""
+        return self._turns
+
+    async def show(self, turns: Sequence[Turn]) -> None:
+        """Show another conversation from its end.
+
+        Args:
+            turns: the conversation; the list may grow, ``sync`` then mounts what is new.
+        """
+        async with self.changing():
+            self._turns = turns
+            await self._open(max(len(turns) - BATCH, 0), len(turns))
+        self.follow()
+
+    def _fate(self, turn: Turn) -> Fate:
+        keys = cast("HermesTui", self.app).keys
+        judged = [("score_good", "good"), ("score_bad", "bad")]
+        labels = [f"{keys.label(action)} {word}" for action, word in judged if keys.label(action)]
+        return replace(
+            self._fate_of(turn), judged_by=" · ".join(labels), undo=keys.label("score_undo")
+        )
+
+    async def sync(self, changed: set[str] | None = None) -> None:
+        """Show turns as they are now.
+
+        Args:
+            changed: ids of the turns to look at; None looks at all that are mounted.
+        """
+        async with self.changing():
+            views = list(self.views())
+            if not self.goes_on_below and self._end < len(self._turns):
+                await self._mount_until(len(self._turns))
+            for view in views:
+                if changed is None or view.turn.turn_id in changed:
+                    await view.sync(self._fate(view.turn))
+            if self.following and self._end - self._first > 2 * BATCH:
+                await self._keep(self._end - BATCH, self._end)
+            if self.goes_on_below:
+                self._mark_edges()
+
+    # The part that is mounted ------------------------------------------------------------------
+
+    async def _open(self, first: int, end: int) -> None:
+        """Have another part of the conversation mounted."""
+        with self.app.batch_update():
+            self.anchor(False)
+            await self.query_children(TurnView).remove()
+            self._first = self._end = first
+            await self._mount_until(end)
+
+    async def _mount_until(self, end: int) -> None:
+        turns, self._end = self._turns[self._end : end], end
+        await self.mount_all([self._view(turn) for turn in turns], before="#later")
+        self._mark_edges()
+
+    async def _mount_from(self, first: int) -> None:
+        turns, self._first = self._turns[first : self._first], first
+        await self.mount_all([self._view(turn) for turn in turns], after="#earlier")
+        self._mark_edges()
+
+    async def _keep(self, first: int, end: int) -> None:
+        """Unmount all but ``turns[first:end]``."""
+        views = list(self.views())
+        excess = views[: max(first - self._first, 0)] + views[end - self._first :]
+        self._first, self._end = max(first, self._first), min(end, self._end)
+        for view in excess:
+            await view.remove()
+        self._mark_edges()
+
+    def _view(self, turn: Turn) -> TurnView:
+        return TurnView(turn, self._fate(turn))
+
+    def _mark_edges(self) -> None:
+        self.query_one("#welcome").display = not self._turns
+        later = len(self._turns) - self._end
+        self.goes_on_below = later > 0
+        for edge, text, count in (
+            ("#earlier", f"▲ {self._first} earlier turns", self._first),
+            ("#later", f"▼ {later} later turns", later),
+        ):
+            line = self.query_one(edge, Static)
+            line.display = count > 0
+            line.update(text)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Mount what comes next when the person comes near to an edge of what is mounted."""
+        super().watch_scroll_y(old_value, new_value)
+        rows = self.size.height * NEAR
+        up = new_value < old_value and new_value <= rows and self._first > 0
+        down = new_value > old_value and self.max_scroll_y - new_value <= rows
+        if (up and not self.following) or (down and self.goes_on_below):
+            self.run_worker(self._go_on(up), group="edge")
+
+    async def _go_on(self, up: bool) -> None:
+        if self.is_changing:
+            return
+        async with self.changing():
+            if up:
+                await self._mount_from(max(self._first - BATCH, 0))
+                await self._keep(self._first, self._first + MAX_MOUNTED)
+            else:
+                await self._mount_until(min(self._end + BATCH, len(self._turns)))
+                await self._keep(self._end - MAX_MOUNTED, self._end)
+
+    def do_chat_find(self) -> None:
+        """Ask what to find."""
+        self.post_message(FindWanted(self._last_find, "chat"))
+
+    def find(self, text: str) -> bool:
+        """Go to the newest turn that holds a text, then to older ones; return whether one does."""
+        number = len(self._turns)
+        begin = self._found if text == self._last_find else number
+        self._last_find, wanted = text, text.casefold()
+        for distance in range(1, number + 1):
+            place = (begin - distance) % number
+            if wanted in words_of(self._turns[place]).casefold():
+                self._found = place
+                self.run_worker(self._go_to(place, wanted), group="find")
+                return True
+        return False
+
+    async def _go_to(self, place: int, wanted: str) -> None:
+        self.following = False
+        async with self.changing():
+            if not self._first <= place < self._end:
+                first = max(place - BATCH // 2, 0)
+                await self._open(first, min(first + BATCH, len(self._turns)))
+        turn = self._turns[place]
+        for view in self.views():
+            view.set_class(view.turn is turn, "-found")
+            if view.turn is turn:
+                self.call_after_refresh(self._go_to_words, view, wanted)
+
+    def _go_to_words(self, view: TurnView, wanted: str) -> None:
+        turn = view.turn
+        target: TurnView | Reply = view
+        if wanted not in turn.user_text.casefold():
+            holding = [reply for reply in view.replies if wanted in reply.words.casefold()]
+            if holding and holding[0] is not view.replies[0]:
+                target = holding[0]
+            if wanted not in turn.text.casefold():
+                view.fold(False)  # it stands in what is folded away
+        self.call_after_refresh(target.scroll_visible, animate=False, top=True, force=True)
+
+    def do_chat_follow(self) -> None:
+        """Go to the newest words and stay there."""
+        if self.goes_on_below:
+            self.run_worker(self.show(self._turns), group="edge")
+        else:
+            self.follow()
+
+    def do_chat_fold(self) -> None:
+        """Fold all tool calls, or unfold them when all are folded."""
+        blocks = list(self.query(FoldedBlock))
+        fold = any(not block.folded for block in blocks)
+        for block in blocks:
+            block.fold(fold)
+
+    def do_chat_copy(self) -> None:
+        """Copy the agent's last words."""
+        text = next((turn.text for turn in reversed(self._turns) if turn.text), "")
+        self.post_message(CopyWanted(text, "the last reply"))
+
+
+def words_of(turn: Turn) -> str:
+    """Return everything that was said and done in a turn, folded or not."""
+    said = [turn.user_text]
+    for part in turn.parts:
+        if isinstance(part, ToolPart):
+            said += [part.name, part.arguments, part.result or ""]
+        else:
+            said.append(part.text)
+    return "\n".join([*said, turn.error])
+
+
+class ChatPane(Vertical):
+    """The conversation and what is below its visible part."""
+
+    def __init__(self, fate_of: Callable[[Turn], Fate]) -> None:
+        super().__init__(id="chat")
+        self._fate_of = fate_of
+
+    def compose(self) -> ComposeResult:
+        """Lay out the pane."""
+        yield ChatView(self._fate_of)
+        yield NewBelow("words")
+
+    def on_mount(self) -> None:
+        """Show the empty pane."""
+        titled(self, "chat")
+        self.watch(self.view, "following", lambda: self.count_below(0))
+
+    @property
+    def view(self) -> ChatView:
+        """The scrolled turns."""
+        return self.query_one(ChatView)
+
+    def sync_title(self, state: ViewState) -> None:
+        """Name the session that is open."""
+        title = state.title(state.selected) if state.selected else "new session"
+        latest = state.latest(state.selected)
+        episode = f"episode {state.ordinal(latest)} · " if latest else ""
+        titled(self, "chat", episode + title)
+
+    def count_below(self, count: int) -> None:
+        """Say how much has arrived out of sight."""
+        below = self.query_one(NewBelow)
+        if self.view.following:
+            below.reset()
+        else:
+            below.add(count)

@@ -1,0 +1,140 @@
+"""The lines at the edges of the screen: what runs, which pane, which keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.binding import BindingType
+from textual.content import Content
+from textual.geometry import Size
+from textual.reactive import reactive
+from textual.style import Style
+from textual.widget import Widget
+from textual.widgets import Static
+
+from hermes_tui.core.actions import PANES, Action, Scope
+from hermes_tui.core.state import ViewState
+from hermes_tui.tui.keys import Keys
+from hermes_tui.tui.widgets.formatting import foreign, line, state
+from hermes_tui.tui.widgets.training_text import waits_for
+
+MIN_SIZE = Size(60, 20)
+"""The least terminal in which there is something to see."""
+
+
+class TopBar(Widget):
+    """Model and version at the left, the trainer at the right; a click on the name opens the
+    palette."""
+
+    ALLOW_SELECT = False
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(id="top")
+        self._clock = clock
+        self._left = Content()
+        self._right = Content()
+
+    def sync(self, view: ViewState) -> None:
+        """Show the stack as it is now."""
+        version = view.trainer.policy_version
+        about = f" · {view.info.model}" if view.info.model else ""
+        about += f" · policy v{version}" if version is not None else ""
+        name = clickable("hermes-tui", "screen.press('palette')", "bold $text-primary")
+        left = Content.assemble(name, foreign(about))
+        right = self._status(view)
+        if (left, right) != (self._left, self._right):
+            self._left, self._right = left, right
+            self.refresh()
+
+    def _status(self, view: ViewState) -> Content:
+        if view.lost:
+            return line(f"✗ looking for the stack · out of reach: {view.lost}", "$text-error")
+        bad = [p for p in view.processes.values() if p.state not in ("ready", "stopped")]
+        if bad:
+            return Content.assemble(line(bad[0].name), " ", state(bad[0].state))
+        if not view.info.training:
+            return line("○ training is off", "dim")
+        if view.step_started_at is not None:
+            seconds = max(self._clock() - view.step_started_at, 0.0)
+            return line(f"◈ learning · {seconds:.0f} s", "$text-accent")
+        sign = "‖" if view.trainer.state == "paused" else "○"
+        return line(f"{sign} trainer: {waits_for(view.trainer)}", "dim")
+
+    def render(self) -> Content:
+        """Draw both ends; the left one gives way."""
+        width = self.content_size.width
+        right = self._right.truncate(width, ellipsis=True)
+        left = self._left.truncate(max(width - right.cell_length - 1, 0), ellipsis=True, pad=True)
+        return Content.assemble(left, " ", right) if right else left
+
+
+def clickable(text: str, call: str, style: str = "") -> Content:
+    """Return text that calls an action when it is clicked."""
+    return Content.styled(text, style).stylize(Style.from_meta({"@click": call}))
+
+
+class PaneTabs(Static):
+    """The panes' names, where there is room for one pane at a time."""
+
+    BINDINGS: ClassVar[list[BindingType]] = []
+    pane: reactive[Scope] = reactive[Scope]("chat")
+
+    def __init__(self) -> None:
+        super().__init__(id="tabs")
+
+    def render(self) -> Content:
+        """Draw the names; the shown one stands out."""
+        tabs = [
+            clickable(
+                f" {title} ",
+                f"screen.do('pane_{scope}')",
+                "bold reverse" if scope == self.pane else "dim",
+            )
+            for scope, title in PANES.items()
+            if scope != "prompt"
+        ]
+        return Content(" ").join(tabs)
+
+
+class Hints(Widget):
+    """The keys of the focused pane, as many as fit."""
+
+    ALLOW_SELECT = False
+
+    def __init__(self) -> None:
+        super().__init__(id="hints")
+        self._hints: list[Content] = []
+
+    def show(self, actions: list[Action], keys: Keys) -> None:
+        """Show these actions' keys."""
+        hints = [
+            clickable(f"{keys.label(action.id)} ", f"screen.press('{action.id}')", "bold")
+            + clickable(action.hint, f"screen.press('{action.id}')", "dim")
+            for action in actions
+            if keys.label(action.id)
+        ]
+        if hints != self._hints:
+            self._hints = hints
+            self.refresh()
+
+    def render(self) -> Content:
+        """Draw the hints that fit whole; the last one, help, always does."""
+        width, shown = self.content_size.width, list(self._hints)
+        gap = Content("  ")
+        while len(shown) > 1 and gap.join(shown).cell_length > width:
+            del shown[-2]
+        return gap.join(shown)
+
+
+class NoRoom(Static):
+    """Lies over everything while the terminal is too small; what is typed still arrives."""
+
+    def __init__(self) -> None:
+        text = f"hermes-tui needs {MIN_SIZE.width} columns and {MIN_SIZE.height} rows"
+        super().__init__(text, id="no-room")
+        self.display = False
+
+    def fit(self, size: Size) -> None:
+        """Show or hide it at a size of the terminal."""
+        self.display = size.width < MIN_SIZE.width or size.height < MIN_SIZE.height

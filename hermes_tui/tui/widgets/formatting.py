@@ -1,0 +1,152 @@
+"""The one way in which text of others, and states, get onto the screen."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from hermes_tui.core.sanitize import clean, one_line
+
+GLYPHS = {
+    # processes
+    "starting": "◌",
+    "ready": "●",
+    "stopping": "◌",
+    "stopped": "○",
+    "failed": "✗",
+    "flapping": "✗",
+    # episodes
+    "open": "○",
+    "ended": "◇",
+    "unscored": "◇",
+    "scored": "◆",
+    "claimed": "◈",
+    "trained": "●",
+    "dropped": "✗",
+}
+"""A sign of one cell for each state; its word always stands beside it."""
+
+TONES = {
+    "starting": "$text-warning",
+    "ready": "$text-success",
+    "stopping": "$text-warning",
+    "failed": "$text-error",
+    "flapping": "$text-error",
+    "scored": "$text-accent",
+    "claimed": "$text-accent",
+    "trained": "$text-success",
+    "dropped": "$text-error",
+}
+"""The theme's colour of each state; the others have the text's own."""
+
+PART = " · "
+"""Stands between the parts of a line."""
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def foreign(text: str, style: str = "") -> Content:
+    """Return text of others as content: never markup, without control and direction characters."""
+    return Content.styled(clean(text), style) if style else Content(clean(text))
+
+
+def line(text: str, style: str = "") -> Content:
+    """Return text of others as content of one line, its white space made single spaces."""
+    return foreign(one_line(text), style)
+
+
+def state(word: str, shown: str = "") -> Content:
+    """Return a state's sign and word, in its colour.
+
+    Args:
+        word: the state.
+        shown: the word to show instead of the state's own.
+    """
+    return line(f"{GLYPHS.get(word, '·')} {shown or word}", TONES.get(word, ""))
+
+
+def by_parts(content: Content, width: int) -> Content:
+    """Return content broken between the parts that ``·`` sets apart, where one line is too short.
+
+    So no number is parted from its unit while there is room for both.
+
+    Args:
+        content: parts with `` · `` between them.
+        width: cells of a line.
+    """
+    lines: list[Content] = []
+    for part in content.split(PART):
+        if lines and lines[-1].cell_length + len(PART) + part.cell_length <= width:
+            lines[-1] = Content.assemble(lines[-1], (PART, "dim"), part)
+        else:
+            lines.append(part)
+    return Content("\n").join(lines)
+
+
+def sparkline(values: list[float], low: float | None = None, high: float | None = None) -> str:
+    """Return one bar per value; NaN is a gap.
+
+    Args:
+        values: what to draw.
+        low: value of the lowest bar; None is the least of the values.
+        high: value of the highest bar; None is the greatest of them.
+    """
+    finite = [value for value in values if value == value]
+    if not finite:
+        return ""
+    bottom = min(finite) if low is None else low
+    top = max(finite) if high is None else high
+    if top <= bottom:
+        bottom, top = bottom - 1.0, top + 1.0  # one value, or equal ones: the middle
+    steps = len(BARS) - 1
+    return "".join(
+        BARS[round(min(max((value - bottom) / (top - bottom), 0.0), 1.0) * steps)]
+        if value == value
+        else " "
+        for value in values
+    )
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number with at most ``digits`` significant digits, a true minus, or ``–``."""
+    if value is None or value != value:
+        return "–"
+    if value and abs(value) < 1e-4:
+        digits = 1
+    text = f"{value:.{digits}g}".replace("e-0", "e-").replace("e+0", "e+")
+    return text.replace("-", "−")
+
+
+def signed(value: float | None, decimals: int = 2) -> str:
+    """Return a number with its sign, a true minus, or ``–``."""
+    if value is None or value != value:
+        return "–"
+    return f"{value:+.{decimals}f}".replace("-", "−")
+
+
+def size(num_bytes: int) -> str:
+    """Return a size in kB, MB or GB; ``–`` for none."""
+    if not num_bytes:
+        return "–"
+    if num_bytes < 1e6:
+        return f"{num_bytes / 1e3:.0f} kB"
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units, such as ``3 m 20 s``."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600:02d} h"
+
+
+def age(seconds: float) -> str:
+    """Return how long ago something was, in its largest unit, such as ``3h``; ``now`` at first."""
+    for unit, unit_s in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= unit_s:
+            return f"{int(seconds // unit_s)}{unit}"
+    return "now"

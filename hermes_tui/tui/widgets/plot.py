@@ -1,0 +1,120 @@
+"""A plot of one number, or two, over the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Static
+from textual_plotext import PlotextPlot
+
+from hermes_tui.tui.widgets.formatting import number
+
+MAX_POINTS = 120
+"""Steps that are drawn: two for each column of dots are all that a plot can show."""
+
+LABEL_CELLS = 6
+"""Width of the labels at the left, so that plots above each other line up."""
+
+AXIS_HEIGHT = 7
+"""Rows from which on there is room for the numbers of the steps."""
+
+Points = Sequence[tuple[int, float]]
+"""Step and value, in order of the steps."""
+
+
+class Course(Vertical):
+    """A title with the newest value, over a plot; drawn anew only when its points change.
+
+    Args:
+        title: the number's name.
+        second: the name of the number that is drawn beside it; empty for none.
+        low: value at the bottom; None is the least there is.
+        high: value at the top; None is the greatest there is.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"course--first", "course--second"}
+
+    def __init__(
+        self, title: str, second: str = "", low: float | None = None, high: float | None = None
+    ) -> None:
+        super().__init__(classes="course")
+        self._title = title
+        self._second = second
+        self._low, self._high = low, high
+        self._points: tuple[Points, Points] = ((), ())
+
+    def compose(self) -> ComposeResult:
+        """Lay out title and plot."""
+        yield Static(classes="course-title")
+        plot = PlotextPlot()
+        plot.theme = "clear"  # colours come from the style sheet
+        yield plot
+
+    def show(self, first: Points, second: Points = ()) -> None:
+        """Show these points; a value that is not a number is a gap."""
+        points = tuple(
+            [(step, value) for step, value in series if value == value][-MAX_POINTS:]
+            for series in (first, second)
+        )
+        if points != self._points:
+            self._points = (points[0], points[1])
+            self._draw()
+
+    def on_mount(self) -> None:
+        """Draw the title at least."""
+        self._draw()
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Draw at the new size."""
+        self._draw()
+
+    def notify_style_update(self) -> None:
+        """Draw in the new theme's colours."""
+        super().notify_style_update()
+        if self.is_mounted and self.query(PlotextPlot):
+            self._draw()
+
+    def _draw(self) -> None:
+        first, second = self._points
+        title = Content.assemble((f"{self._title} ", "bold"), _newest(first))
+        if self._second:
+            title += Content.assemble((f"  ┈ {self._second} ", "dim"), (_newest(second), "dim"))
+        self.query_one(".course-title", Static).update(title)
+        plot = self.query_one(PlotextPlot)
+        plot.plt.clear_figure()
+        plot.display = bool(first)
+        if first:
+            self._lines(plot)
+        plot.refresh()
+
+    def _lines(self, plot: PlotextPlot) -> None:
+        first, second = self._points
+        values = [value for _, value in (*first, *second)]
+        low = min(values) if self._low is None else min(self._low, *values)
+        high = max(values) if self._high is None else max(self._high, *values)
+        if high <= low:  # one value: it stands in the middle, and nothing at the bottom
+            margin = abs(low) / 2
+            low, high = (low - margin, high + margin) if margin else (0.0, 1.0)
+        for points, name in ((second, "second"), (first, "first")):
+            if points:
+                colour = self.get_component_styles(f"course--{name}").color.rgb
+                steps, drawn = [step for step, _ in points], [value for _, value in points]
+                marker = "braille" if len(points) > 1 else "dot"  # one fine dot is hardly seen
+                plot.plt.plot(steps, drawn, marker=marker, color=colour)
+        begin, end = first[0][0], first[-1][0]
+        plot.plt.xlim(begin, max(end, begin + 1))
+        plot.plt.ylim(low, high)
+        plot.plt.yticks([low, high], [f"{number(v, 2):>{LABEL_CELLS}}" for v in (low, high)])
+        roomy = self.size.height >= AXIS_HEIGHT
+        plot.plt.xaxes(roomy, False)
+        plot.plt.yaxes(True, False)
+        plot.plt.xticks(*(([begin, end], [str(begin), str(end)]) if roomy else ([], [])))
+
+
+def _newest(points: Points) -> str:
+    return number(points[-1][1]) if points else "–"

@@ -1,0 +1,108 @@
+"""Where the person types to the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual import events
+from textual.geometry import Offset
+from textual.widgets import TextArea
+
+from hermes_tui.tui.keys import Keys
+from hermes_tui.tui.messages import MessageTyped
+from hermes_tui.tui.widgets.base import Acts
+from hermes_tui.tui.widgets.inputs import act_in_order
+
+MAX_HISTORY = 100
+"""Messages that the up key brings back."""
+
+
+class Prompt(Acts, TextArea):
+    """A message of one or more lines: enter sends, a backslash at the end of a line goes on.
+
+    Args:
+        keys: those in force.
+        leave: gives the keys to something else, at once: what is typed next is not for the prompt.
+    """
+
+    def __init__(self, keys: Keys, leave: Callable[[], None]) -> None:
+        super().__init__(
+            id="prompt",
+            soft_wrap=True,
+            show_line_numbers=False,
+            tab_behavior="focus",
+            compact=True,
+            highlight_cursor_line=False,
+            placeholder="Say something to the agent …",
+        )
+        self._keys = keys
+        self._leave = leave
+        self._history: list[str] = []
+        self._recalled = 0
+
+    def do_prompt_send(self) -> None:
+        """Send what was typed, unless its last line ends in a backslash or it is blank."""
+        row, column = self.cursor_location
+        if self.document.get_line(row)[:column].endswith("\\"):
+            self.replace("\n", (row, column - 1), (row, column))
+        elif text := self.text.strip():
+            self.sent(text)
+            self.post_message(MessageTyped(text))
+
+    def do_prompt_newline(self) -> None:
+        """Go on in a new line."""
+        self.insert("\n")
+
+    def do_prompt_leave(self) -> None:
+        """Give the keys back to the panes."""
+        self._leave()
+
+    def sent(self, text: str) -> None:
+        """Empty the prompt: its text was sent, and what is typed from now on is another one."""
+        self._history = [*self._history[-MAX_HISTORY + 1 :], text]
+        self._recalled = 0
+        self.clear()
+
+    def take_back(self, text: str) -> None:
+        """Have a text again that could not be sent, before what was typed since."""
+        if self._history[-1:] == [text]:
+            self._history.pop()
+        self.insert(text, (0, 0))
+
+    def scroll_cursor_visible(self, center: bool = False, animate: bool = False) -> Offset:
+        """Scroll to the cursor, unless its line is gone.
+
+        To undo moves it only after the size is fitted, and Textual (8.2) ends with a ValueError.
+        """
+        if self.cursor_location[0] >= self.document.line_count:
+            return Offset()
+        return super().scroll_cursor_visible(center, animate)
+
+    async def on_key(self, event: events.Key) -> None:
+        """Do the prompt's own actions, and bring back earlier messages from the edges.
+
+        Here and not by bindings, as in every field: see ``act_in_order``.
+        """
+        if action := self._keys.action("prompt", event.key):
+            self.action_do(action.id)
+        elif not self._recall(event.key):
+            await act_in_order(self, event)
+            return
+        event.prevent_default()
+        event.stop()
+
+    def _recall(self, key: str) -> bool:
+        """Bring back an earlier or a later message; return whether the key is used for that."""
+        row, last_row = self.cursor_location[0], self.document.line_count - 1
+        if key == "up" and row == 0:
+            by = 1
+        elif key == "down" and row == last_row and self._recalled:
+            by = -1
+        else:
+            return False
+        if self._recalled == 0 and self.text:
+            return False
+        self._recalled = min(max(self._recalled + by, 0), len(self._history))
+        self.load_text(self._history[-self._recalled] if self._recalled else "")
+        self.move_cursor(self.document.end)
+        return True

@@ -1,0 +1,134 @@
+"""The lesson: plots over the steps, the last one's numbers, what comes next, the canary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Grid, Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from hermes_tui.core.models import StepRow
+from hermes_tui.core.state import ViewState
+from hermes_tui.tui.keys import bindings
+from hermes_tui.tui.messages import RollbackWanted, TrainingHeld
+from hermes_tui.tui.widgets.base import Acts, ScrollsAtOnce, titled
+from hermes_tui.tui.widgets.plot import Course, Points
+from hermes_tui.tui.widgets.training_text import (
+    NO_STEP,
+    canaries,
+    describe,
+    next_step,
+    numbers,
+    trained_steps,
+)
+
+if TYPE_CHECKING:
+    from hermes_tui.tui.app import HermesTui
+
+COURSES: tuple[tuple[str, str, float | None, float | None], ...] = (
+    ("reward", "reward_mean", -1.0, 1.0),
+    ("loss", "loss", None, None),
+    ("kl", "kl_behavior", 0.0, None),
+    ("entropy", "entropy", 0.0, None),
+    ("gap", "gap_mean", 0.0, None),
+    ("stale", "staleness_max", 0.0, None),
+)
+"""Of each plot its title, the number's name in a step's row, and the least range it shows."""
+
+
+class TrainingPane(Acts, ScrollsAtOnce, VerticalScroll, can_focus=True):
+    """In short beside the other panes; whole where it has the screen for itself."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("training", "")]
+
+    def __init__(self) -> None:
+        super().__init__(id="training")
+        self._view = ViewState()
+
+    def compose(self) -> ComposeResult:
+        """Lay out the pane."""
+        yield Static(id="training-text")
+        with Vertical(id="training-page"):
+            yield Static(id="training-next")
+            with Grid(id="courses"):
+                for title, _, low, high in COURSES:
+                    yield Course(title, "base" if title == "reward" else "", low, high)
+            yield Static(id="training-numbers")
+            yield Static(id="canaries")
+
+    def on_mount(self) -> None:
+        """Show the empty pane."""
+        titled(self, "training")
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Use the room there is."""
+        self.sync(self._view)
+        self._count_below()
+
+    def watch_virtual_size(self) -> None:
+        """Count what is below."""
+        self._count_below()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Count what is below."""
+        super().watch_scroll_y(old_value, new_value)
+        self._count_below()
+
+    def _count_below(self) -> None:
+        """Say at the foot how many lines are out of sight, since nothing cut off tells of them."""
+        below = round(self.max_scroll_y - self.scroll_y)
+        self.border_subtitle = (
+            f"▼ {below} more line{'' if below == 1 else 's'}" if below > 0 else ""
+        )
+
+    def sync(self, view: ViewState) -> None:
+        """Show the trainer as it is now."""
+        self._view = view
+        hold = cast("HermesTui", self.app).keys.label("training_hold")
+        steps = trained_steps(view)
+        self._put("training-text", describe(view, hold))
+        if view.info.training:
+            width = max(self.scrollable_content_region.width, 1)
+            self._put("training-next", next_step(view, hold))
+            self._put("training-numbers", self._last(steps, width))
+            self._put("canaries", canaries(view.canaries, width))
+            self._plot(steps)
+        else:
+            self._put("training-next", describe(view, hold))
+            self._put("training-numbers", Content())
+            self._put("canaries", Content())
+        self.query_one("#courses").display = bool(steps)
+        last = steps[-1] if steps else None
+        titled(self, "training", f"step {last.step} made v{last.policy_version}" if last else "")
+
+    def _last(self, steps: Sequence[StepRow], width: int) -> Content:
+        if not steps:
+            return NO_STEP
+        return numbers(steps[-1], width)
+
+    def _plot(self, steps: Sequence[StepRow]) -> None:
+        for course, (title, name, _, _) in zip(self.query(Course), COURSES, strict=True):
+            beside = _points(steps, "baseline") if title == "reward" else ()
+            course.show(_points(steps, name), beside)
+
+    def _put(self, place: str, content: Content) -> None:
+        text = self.query_one(f"#{place}", Static)
+        if text.content != content:
+            text.update(content)
+
+    def do_training_hold(self) -> None:
+        """Hold training, or let it go on."""
+        self.post_message(TrainingHeld())
+
+    def do_training_rollback(self) -> None:
+        """Choose a version to go back to."""
+        self.post_message(RollbackWanted())
+
+
+def _points(steps: Sequence[StepRow], name: str) -> Points:
+    return [(step.step, step.values[name]) for step in steps if name in step.values]

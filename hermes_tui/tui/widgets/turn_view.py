@@ -1,0 +1,231 @@
+"""One turn of the conversation: what was said, what the agent did, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.geometry import Size
+from textual.reactive import var
+from textual.widgets import Static
+
+from hermes_tui.core.changes import Part, TextPart, Turn
+from hermes_tui.core.models import EpisodeRow
+from hermes_tui.core.reasons import in_words, reasons_in_words
+from hermes_tui.core.sanitize import one_line
+from hermes_tui.tui.widgets.formatting import PART, by_parts, foreign, signed, state
+from hermes_tui.tui.widgets.markdown_chunks import borders, next_border
+from hermes_tui.tui.widgets.markdown_reply import Reply
+from hermes_tui.tui.widgets.tool_block import FoldedBlock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """What a turn's badge is made of."""
+
+    episode: EpisodeRow | None
+    """The episode it was recorded in; None while unknown, or in plain chat."""
+    seconds_left: float = 0.0
+    """Seconds in which the score can surely be undone."""
+    training: bool = True
+    """Whether the stack has a trainer."""
+    waiting: str = ""
+    """What the next step waits for."""
+    judged_by: str = ""
+    """How it is judged; empty where no key does."""
+    undo: str = ""
+    """The key that takes the score back; empty where none does."""
+
+
+def badge(turn: Turn, fate: Fate) -> Content:
+    """Return what became of a turn: a sign, a word, and the reason where there is one."""
+    episode = fate.episode
+    if turn.state == "running":
+        return foreign("◌ speaking", "dim")
+    if turn.state == "failed":
+        return foreign(f"✗ failed: {one_line(turn.error)}", "$text-error")
+    stopped = "✗ interrupted · " if turn.state == "interrupted" else ""
+    if not fate.training or episode is None:
+        return foreign(stopped.removesuffix(" · "), "$text-warning")
+    return foreign(stopped, "$text-warning") + _episode_badge(turn, episode, fate)
+
+
+def _episode_badge(turn: Turn, episode: EpisodeRow, fate: Fate) -> Content:
+    why = reasons_in_words(turn.untrainable)
+    if why and turn.num_trainable:
+        return _fate_badge(episode, fate) + _dim(f" · not all of it: {why}")
+    if why and episode.state not in ("claimed", "dropped"):
+        return state("dropped", f"not trained: {why}")
+    return _fate_badge(episode, fate)
+
+
+def _fate_badge(episode: EpisodeRow, fate: Fate) -> Content:
+    score = f"{signed(episode.reward, 1)}"
+    match episode.state:
+        case "trained":
+            return state("trained", f"trained at step {episode.step}") + _dim(f" · {score}")
+        case "claimed":
+            return state("claimed", "in the step that runs") + _dim(f" · {score}")
+        case "dropped":
+            reason = in_words(episode.dropped_reason) or "dropped"
+            return state("dropped", f"not trained: {reason}")
+    if episode.state == "scored":
+        when = f"for {fate.seconds_left:.1f} s" if fate.seconds_left > 0 else f"· {fate.waiting}"
+        undo = f"{fate.undo} undoes it {when}" if fate.undo else when.removeprefix("· ")
+        return state("scored", f"scored {score}") + _dim(f" · {undo}")
+    if episode.state == "unscored":
+        return state("unscored", "not judged")
+    return state("open", "not judged yet") + _dim(f" · {fate.judged_by}" if fate.judged_by else "")
+
+
+def _dim(text: str) -> Content:
+    return Content.styled(text, "dim")
+
+
+def cost(turn: Turn) -> dict[str, str]:
+    """Return what a turn cost, in the order in which it is shown."""
+    parts: dict[str, str] = {}
+    if turn.num_tokens:
+        parts["tokens"] = f"{turn.num_tokens} tok"
+    if turn.num_tokens and turn.seconds > 0:
+        parts["time"] = f"{turn.seconds:.1f} s"
+        parts["speed"] = f"{turn.num_tokens / turn.seconds:.0f} tok/s"
+    if turn.policy_version is not None:
+        parts["version"] = f"v{turn.policy_version}"
+    return parts
+
+
+class CostLine(Static):
+    """Who speaks, and what it cost; a narrow one leaves out what can be missed best."""
+
+    WHO = "hermes"
+    SPARED = ("speed", "time", "tokens")
+    """What goes first, and what then."""
+
+    def __init__(self) -> None:
+        super().__init__(classes="who cost")
+        self._cost: dict[str, str] = {}
+
+    def show(self, turn: Turn) -> None:
+        """Show what a turn cost."""
+        if (new := cost(turn)) != self._cost:
+            self._cost = new
+            self.refresh()
+
+    def render(self) -> Content:
+        """Draw as much as there is room for."""
+        parts = dict(self._cost)
+        for spared in self.SPARED:
+            if sum(len(PART + part) for part in parts.values()) <= self.size.width - len(self.WHO):
+                break
+            parts.pop(spared, None)
+        words = "".join(PART + part for part in parts.values())
+        return Content.styled(self.WHO, "bold $text-primary") + _dim(words)
+
+
+class Badge(Static):
+    """What became of a turn, broken between its parts where it is longer than a line."""
+
+    def render(self) -> Content:
+        """Draw it for the room there is."""
+        return self._broken(self.content_size.width)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Return how many lines it takes."""
+        return len(self._broken(width).wrap(width)) if width else 0
+
+    def _broken(self, width: int) -> Content:
+        assert isinstance(self.content, Content)
+        return by_parts(self.content, width)
+
+
+class TurnView(Vertical):
+    """Draws one turn; told to ``sync`` when it changes."""
+
+    virtual_size = var(Size(0, 0))  # Textual's own has all laid out again when it grows
+
+    def __init__(self, turn: Turn, fate: Fate) -> None:
+        super().__init__(classes="turn")
+        self.turn = turn
+        self._fate = fate
+        self._parts: list[FoldedBlock | Reply] = []
+        """For each part of the turn its widget, of a long reply the last one."""
+
+    @property
+    def replies(self) -> list[Reply]:
+        """The pieces of the agent's words, in order."""
+        return list(self.query_children(Reply))
+
+    def compose(self) -> ComposeResult:
+        """Lay out what is there already."""
+        yield Static(_dim("you"), classes="who you")
+        yield Static(foreign(self.turn.user_text), classes="said")
+        yield CostLine()
+        for part in self.turn.parts:
+            yield from self._new_part(part)
+        yield Badge(Content(), classes="badge")
+
+    def on_mount(self) -> None:
+        """Show cost and badge."""
+        self._sync_lines()
+
+    def _new_part(self, part: Part) -> list[Reply] | list[FoldedBlock]:
+        widgets: list[Reply] | list[FoldedBlock]
+        if isinstance(part, TextPart):
+            starts = borders(part.text)
+            ends = [border.at for border in starts[1:]] + [len(part.text)]
+            widgets = [
+                Reply(border, part.text[:end], asleep=end < len(part.text))
+                for border, end in zip(starts, ends, strict=True)
+            ]
+            for reply, following in pairwise(widgets):
+                reply.end_at(following.border)
+        else:
+            widgets = [FoldedBlock(part)]
+        self._parts.append(widgets[-1])
+        return widgets
+
+    async def sync(self, fate: Fate) -> None:
+        """Show the turn as it is now."""
+        self._fate = fate
+        if not self.is_mounted:
+            return
+        for number, part in enumerate(self.turn.parts):
+            if number == len(self._parts):
+                await self.mount(*self._new_part(part), before=".badge")
+            widget = self._parts[number]
+            if isinstance(widget, Reply) and isinstance(part, TextPart):
+                await self._grow(number, widget, part.text)
+            elif isinstance(widget, FoldedBlock) and not isinstance(part, TextPart):
+                widget.sync(part)
+        self._sync_lines()
+
+    async def _grow(self, number: int, reply: Reply, text: str) -> None:
+        """Have a part show the whole of its text, in a new widget where one has enough."""
+        while (border := next_border(text, reply.border)) is not None:
+            await reply.grow(text[: border.at])
+            reply.end_at(border)
+            following = Reply(border)
+            await self.mount(following, after=reply)
+            self._parts[number] = reply = following
+        await reply.grow(text)
+
+    def _sync_lines(self) -> None:
+        self.query_one(CostLine).show(self.turn)
+        line = self.query_one(Badge)
+        content = badge(self.turn, self._fate)
+        if line.content != content:
+            line.update(content)
+
+    def fold(self, folded: bool) -> None:
+        """Hide or show what tools were given and answered."""
+        for block in self.query(FoldedBlock):
+            block.fold(folded)
+
+    def __rich_repr__(self) -> Any:
+        """Name the turn in Textual's developer tools."""
+        yield "turn_id", self.turn.turn_id

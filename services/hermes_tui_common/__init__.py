@@ -1,0 +1,1 @@
+"""What every process that serves HTTP shares: errors, settings, keys, serving, streaming."""

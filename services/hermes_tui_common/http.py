@@ -1,0 +1,183 @@
+"""What every HTTP surface shares: error answers, request bodies, server-sent events."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from hermes_tui_common.errors import ApiError
+
+logger = logging.getLogger(__name__)
+Model = TypeVar("Model", bound=BaseModel)
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""Bound of a request body: a thousand times the text that fits a model's context."""
+
+
+async def read_body(request: Request, model: type[Model]) -> Model:
+    """Return the request's JSON body as ``model``.
+
+    Raises: ApiError: 400 that names the field, when the body is no JSON or does not validate;
+        413, when it is larger than ``MAX_BODY_BYTES``.
+    """
+    try:
+        return model.model_validate(parse_json(await _limited_body(request)))
+    except ValidationError as error:
+        raise validation_error(error) from error
+
+
+async def _limited_body(request: Request) -> bytes:
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise ApiError(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def parse_json(raw: bytes) -> Any:
+    """Return the value of a JSON text, an empty object for an empty one.
+
+    Raises: ApiError: 400: it is no JSON. That includes what Python would take: NaN, infinities,
+        numbers beyond a float, halves of surrogate pairs.
+    """
+    try:
+        value = json.loads(raw or b"{}", parse_constant=_no_constant, parse_float=_finite)
+        if b"\\ud" in raw.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"The body is not JSON: {error}.") from error
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is too large")
+    return value
+
+
+def validation_error(error: ValidationError) -> ApiError:
+    """Return the first problem of a validation as a 400 that names its field."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    param = ".".join(str(part) for part in first["loc"]) or None
+    where = f"'{param}': " if param else ""
+    return ApiError(400, f"{where}{first['msg']}.", param=param)
+
+
+def error_response(error: ApiError) -> JSONResponse:
+    """Return an ApiError as its HTTP answer."""
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(error.body(), status_code=error.status, headers=headers)
+
+
+async def _on_api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}."
+    return error_response(ApiError(error.status_code, message))
+
+
+async def _on_crash(request: Request, error: Exception) -> Response:
+    logger.error("request failed path=%s", request.url.path, exc_info=error)
+    return error_response(ApiError(500, f"{type(error).__name__}: {error}"))
+
+
+EXCEPTION_HANDLERS: Mapping[Any, Any] = {
+    ApiError: _on_api_error,
+    HTTPException: _on_http_exception,
+    Exception: _on_crash,
+}
+"""For ``Starlette(exception_handlers=...)``: every error leaves in OpenAI's shape."""
+
+
+def sse(data: object, *, event: str | None = None, event_id: str | int | None = None) -> bytes:
+    """Return one server-sent event; a str is sent as it is, anything else as JSON.
+
+    The JSON is ASCII: clients disagree on which other characters end a line.
+    """
+    text = data if isinstance(data, str) else json.dumps(data)
+    head = f"event: {event}\n" if event else ""
+    if event_id is not None:
+        head += f"id: {event_id}\n"
+    return f"{head}data: {text}\n\n".encode()
+
+
+class SseResponse(StreamingResponse):
+    """A stream of ``sse()`` chunks that no proxy may buffer."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, content: AsyncIterator[bytes], **kwargs: Any) -> None:
+        super().__init__(content, **kwargs)
+        self.headers["Cache-Control"] = "no-cache"
+        self.headers["X-Accel-Buffering"] = "no"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SseEvent:
+    """One received server-sent event."""
+
+    data: str
+    """The data lines, joined with newlines."""
+    event: str | None = None
+    """The event's name, or None."""
+    event_id: str | None = None
+    """The event's id, or None."""
+
+    def json(self) -> Any:
+        """Return the data as JSON."""
+        return json.loads(self.data)
+
+
+async def iter_sse(response: httpx.Response) -> AsyncIterator[SseEvent]:
+    """Yield the events of a streamed answer as they arrive; comments are skipped."""
+    data: list[str] = []
+    event = event_id = None
+    async for line in response.aiter_lines():
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            if data:
+                yield SseEvent(data="\n".join(data), event=event, event_id=event_id)
+            data, event = [], None
+        elif name == "data":
+            data.append(value)
+        elif name == "event":
+            event = value
+        elif name == "id":
+            event_id = value
+
+
+def api_error_from(response: httpx.Response) -> ApiError:
+    """Return the error that another of our services answered; its body must have been read."""
+    try:
+        error = response.json()["error"]
+        return ApiError(
+            response.status_code, error["message"], code=error.get("code"), param=error.get("param")
+        )
+    except (ValueError, KeyError, TypeError):
+        return ApiError(response.status_code, f"{response.request.url}: {response.text[:500]}")

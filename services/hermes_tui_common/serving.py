@@ -1,0 +1,324 @@
+"""Running one role as a supervised process: configuration file, port, run file, lifeline, logs.
+
+A role is started as ``python -P -m PACKAGE.ROLE --config FILE``. Its standard input is a lifeline:
+when the other end closes, the process stops. On Linux the death of the parent stops it as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import uvicorn
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hermes_tui_common.auth import RedactingFilter
+from hermes_tui_common.errors import ConfigError, HermesTuiError, StackError
+
+logger = logging.getLogger(__name__)
+
+INSTANCE_HEADER = "x-hermes-tui-instance"
+"""Answered by /health: proves that the process behind the port is the one that was started."""
+
+STOP_DEADLINE_S = 8.0
+"""After this long a stopping process ends itself hard; leaves room within the promised 15 s."""
+
+GRACEFUL_S = 3
+"""How long open requests, such as event streams, may go on once a stop was asked for."""
+
+KEEP_ALIVE_S = 75
+"""How long an idle connection is kept: longer than our own clients keep theirs, so that none of
+them sends a request into a connection that is just being closed."""
+
+_PR_SET_PDEATHSIG = 1
+EXIT_CONFIG = 2
+EXIT_NOT_STARTED = 3
+
+
+class ServeConfig(BaseModel):
+    """How one role's process is reached and watched."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    name: str
+    """Process name, such as ``router`` or ``worker-0``."""
+    host: str = "127.0.0.1"
+    """Address to bind."""
+    port: int = 0
+    """Port to bind; 0 takes a free one."""
+    port_key: str = ""
+    """The configuration key that sets the port, for error messages."""
+    run_file: Path | None = None
+    """Where name, pid, address and instance token are written once the role is ready."""
+    instance: str = ""
+    """Token that /health answers in the ``x-hermes-tui-instance`` header."""
+    lifeline: bool = False
+    """Whether end-of-file on standard input stops the process."""
+    log_level: str = "INFO"
+    """Level of the process's log on standard error."""
+
+
+class RoleConfig(BaseModel):
+    """What every role's resolved configuration has; the roles add their own fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    serve: ServeConfig
+    """Address, run file and lifeline."""
+
+
+Role = TypeVar("Role", bound=RoleConfig)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file atomically, readable by its owner only."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def stage_file(run_file: Path) -> Path:
+    """Return where a starting role says what it is doing: beside its run file."""
+    return run_file.with_suffix(".stage")
+
+
+def report_stage(config: ServeConfig, text: str) -> None:
+    """Say in a few words what a starting role is doing; logged, and shown by the supervisor."""
+    logger.info("stage %s", text)
+    if config.run_file:
+        write_private(stage_file(config.run_file), text)
+
+
+def configure_logging(level: str, secrets_: Iterable[str] = ()) -> None:
+    """Log to standard error, one line a record, with every key masked."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S%z")
+    )
+    handler.addFilter(RedactingFilter(tuple(secrets_)))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    logging.getLogger("httpx").setLevel("WARNING")
+
+
+def run_role(
+    model: type[Role],
+    build: Callable[[Role], ASGIApp],
+    *,
+    secrets_of: Callable[[Role], Iterable[str]] = lambda _: (),
+) -> None:
+    """Be one role until told to stop; the body of every ``__main__``.
+
+    Args:
+        model: the role's resolved configuration, read from ``--config FILE`` (JSON, mode 0600).
+        build: makes the ASGI app; slow work belongs into its lifespan.
+        secrets_of: keys that must never be logged.
+
+    Exits with 2 when the configuration is wrong and 3 when the role cannot start, after one
+    readable line on standard error.
+    """
+    parser = argparse.ArgumentParser(description=f"{model.__name__}: one process of the stack")
+    parser.add_argument("--config", type=Path, required=True, help="resolved configuration, JSON")
+    path = parser.parse_args().config
+    try:
+        config = model.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as error:
+        _die(EXIT_CONFIG, f"{path}: {error}")
+    configure_logging(config.serve.log_level, secrets_of(config))
+    watch_parent(lifeline=config.serve.lifeline)
+    try:
+        serve(build(config), config.serve)
+    except ConfigError as error:
+        _die(EXIT_CONFIG, f"{config.serve.name}: {error}")
+    except HermesTuiError as error:
+        _die(EXIT_NOT_STARTED, f"{config.serve.name}: {error}")
+
+
+def _die(code: int, line: str) -> None:
+    print(f"error: {line}", file=sys.stderr, flush=True)
+    raise SystemExit(code)
+
+
+def watch_parent(*, lifeline: bool) -> None:
+    """Arrange that this process stops when its parent does."""
+    if not lifeline:
+        return
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    threading.Thread(target=_follow_lifeline, name="lifeline", daemon=True).start()
+
+
+def _follow_lifeline() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def bind(config: ServeConfig) -> socket.socket:
+    """Return a bound, listening socket.
+
+    Raises: StackError: the address is taken or not ours; says which setting to change.
+    """
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    # asyncio switches Nagle's algorithm off only on sockets that say that they are TCP; with it,
+    # every second small write of a stream waits 40 ms for the other side's acknowledgement.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((config.host, config.port))
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        hint = f"; set {config.port_key} to another port, or 0 for a free one"
+        raise StackError(
+            f"cannot listen on {config.host}:{config.port}: {error.strerror}"
+            f"{_holder(config.port)}{hint if config.port_key else ''}"
+        ) from error
+    sock.set_inheritable(False)
+    return sock
+
+
+def _holder(port: int) -> str:
+    """Return who listens on a port, as far as the system tells."""
+    try:
+        connections = psutil.net_connections("inet")
+    except psutil.Error:
+        return ""
+    pids = (
+        connection.pid
+        for connection in connections
+        if connection.status == psutil.CONN_LISTEN
+        and connection.laddr[1:] == (port,)
+        and connection.pid
+    )
+    return next((f" (in use by pid {pid})" for pid in pids), "")
+
+
+def serve(app: ASGIApp, config: ServeConfig) -> None:
+    """Serve an app until SIGTERM or SIGINT; write the run file when it is ready.
+
+    Raises: StackError: the port cannot be bound, or the app's start-up failed.
+    """
+    sock = bind(config)
+    role_app = _RoleApp(app, config.instance)
+    settings = uvicorn.Config(
+        role_app,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=GRACEFUL_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
+    server = _Server(settings, config)
+    try:
+        # uvloop where it is installed.
+        with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
+            runner.run(server.serve(sockets=[sock]))
+    except SystemExit as error:  # uvicorn's way to say that the app's start-up failed
+        raise role_app.failure or StackError("start-up failed; the log says why") from error
+    finally:
+        sock.close()
+
+
+class _Server(uvicorn.Server):
+    """Writes the run file after start-up and bounds the time that a stop may take."""
+
+    def __init__(self, config: uvicorn.Config, serve_config: ServeConfig) -> None:
+        super().__init__(config)
+        self._serve_config = serve_config
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started and sockets:
+            _announce(self._serve_config, sockets[0])
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        if not self.should_exit:
+            timer = threading.Timer(STOP_DEADLINE_S, os._exit, args=(128 + sig,))
+            timer.daemon = True
+            timer.start()
+        super().handle_exit(sig, frame)
+
+
+def _announce(config: ServeConfig, sock: socket.socket) -> None:
+    host, port = sock.getsockname()[:2]
+    logger.info("ready role=%s address=%s:%s pid=%s", config.name, host, port, os.getpid())
+    if config.run_file is None:
+        return
+    stage_file(config.run_file).unlink(missing_ok=True)
+    shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host  # noqa: S104
+    row = {
+        "name": config.name,
+        "pid": os.getpid(),
+        "host": host,
+        "port": port,
+        "url": f"http://{shown}:{port}",
+        "instance": config.instance,
+        "started_at": time.time(),
+    }
+    write_private(config.run_file, json.dumps(row))
+
+
+class _RoleApp:
+    """Adds the instance token to /health, and keeps the error that ended the app's start-up."""
+
+    def __init__(self, app: ASGIApp, instance: str) -> None:
+        self._app = app
+        self._instance = instance
+        self.failure: HermesTuiError | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] == "/health" and self._instance:
+            await self._app(scope, receive, self._with_instance(send))
+        else:
+            await self._app(scope, receive, send)
+
+    def _with_instance(self, send: Send) -> Send:
+        async def send_with_header(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                header = (INSTANCE_HEADER.encode(), self._instance.encode())
+                message = {**message, "headers": [*message.get("headers", ()), header]}
+            await send(message)
+
+        return send_with_header
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        held: list[Message] = []
+
+        async def hold_failure(message: Message) -> None:
+            # Starlette reports a failed start-up, traceback and all, just before it raises.
+            if message["type"] == "lifespan.startup.failed":
+                held.append(message)
+            else:
+                await send(message)
+
+        try:
+            await self._app(scope, receive, hold_failure)
+        except HermesTuiError as error:
+            self.failure = error
+            held = [{**message, "message": ""} for message in held]
+        finally:
+            for message in held:
+                await send(message)

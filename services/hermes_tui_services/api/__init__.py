@@ -1,0 +1,1 @@
+"""The agent service's public face: what other packages may import."""

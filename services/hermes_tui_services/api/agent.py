@@ -1,0 +1,81 @@
+"""What an agent author writes against: AReaL's agent protocol, under AReaL's names.
+
+A class written for AReaL's ``AgentRunnable`` runs unchanged. What is more here is optional.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from hermes_tui_common.errors import HermesTuiError
+from hermes_tui_services.api.protocol import QueueMode, TurnEvent
+
+
+@dataclass
+class AgentRequest:
+    """One turn, as the agent gets it."""
+
+    message: str
+    """The user's message."""
+    session_key: str
+    """Which conversation it belongs to."""
+    run_id: str
+    """``run-`` and 12 hexadecimal digits; names this turn."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """The turns before, as OpenAI chat messages, oldest first."""
+    queue_mode: QueueMode = QueueMode.COLLECT
+    """How messages that waited behind a running turn were queued."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """The caller's metadata. ``areal_inference`` is {base_url, api_key, model} when the turn names
+    its own upstream; ``instructions``, ``tools`` and ``sampling`` are there when they were sent."""
+
+
+@dataclass
+class AgentResponse:
+    """What a turn ended with."""
+
+    summary: str = ""
+    """The reply's text."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """Sent to the caller; ``usage`` and ``incomplete_details`` become fields of the response."""
+    messages: list[dict[str, Any]] | None = None
+    """What the turn added to the conversation after the user's message, as OpenAI chat messages;
+    None: it is put together from the emitted events."""
+
+
+class TurnInterrupted(HermesTuiError):
+    """Raised by an agent's ``run`` when it was interrupted; what it emitted so far is kept."""
+
+
+class EventEmitter(Protocol):
+    """Where an agent reports what it does while a turn runs."""
+
+    async def emit_delta(self, text: str) -> None:
+        """Report the next piece of the reply."""
+
+    async def emit_tool_call(self, name: str, args: str, *, call_id: str | None = None) -> None:
+        """Report that a tool is about to run; ``args`` is JSON."""
+
+    async def emit_tool_result(self, name: str, result: str, *, call_id: str | None = None) -> None:
+        """Report a tool's result; without an id it answers the oldest open call of that name."""
+
+    def push(self, event: TurnEvent) -> None:
+        """Report any turn event; may be called from any thread."""
+
+
+@runtime_checkable
+class AgentRunnable(Protocol):
+    """A class that a worker can load.
+
+    Optional methods, found by name: ``async close_session(session_key)``, ``async
+    close_all_sessions()``, ``interrupt(session_key)`` (may be async; without it the turn's task is
+    cancelled), ``answer(session_key, approval_id, choice, reason)``, and the class method
+    ``from_role(WorkerRole)`` in place of a constructor without arguments. An agent with
+    ``takes_instructions = True`` reads ``metadata["instructions"]`` itself; for the others they
+    are put before the message.
+    """
+
+    async def run(self, request: AgentRequest, *, emitter: EventEmitter) -> AgentResponse:
+        """Answer one message. Raises what went wrong; its text reaches the caller."""
+        ...

@@ -1,0 +1,228 @@
+"""A client of the agent gateway: turns as typed events, and the calls around them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from hermes_tui_common.errors import RefusedError, ServiceError
+from hermes_tui_common.http import api_error_from, iter_sse
+from hermes_tui_services.api.events import TurnCompleted, TurnFailed, TurnUpdate, update_of
+from hermes_tui_services.api.protocol import SESSION_KEY_HEADER, path_key
+
+CALL_TIMEOUT_S = 30.0
+"""How long a call that is no turn may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastTurn:
+    """One turn of a conversation, as it is kept."""
+
+    run_id: str
+    messages: tuple[Mapping[str, Any], ...]
+    """The user's message and all that followed, in OpenAI's chat shape."""
+    interrupted: bool
+    """Whether it was stopped before its end."""
+    num_tokens: int
+    """Sampled tokens; 0 when the agent did not say."""
+    started_at: float
+    """Unix seconds."""
+    finished_at: float
+    """Unix seconds."""
+
+
+class AgentClient:
+    """The agent gateway, for one key.
+
+    Args:
+        base_url: the gateway's address.
+        admin_key: its admin key.
+        client: in place of a client of its own; the caller closes it.
+    """
+
+    def __init__(
+        self, base_url: str, admin_key: str, client: httpx.AsyncClient | None = None
+    ) -> None:
+        self._url = base_url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {admin_key}"}
+        self._owned = client is None
+        # Reading has no deadline: a turn takes as long as it takes. Each that is followed has a
+        # connection of its own, and a call must not wait until one of them is over.
+        self._client = client or httpx.AsyncClient(
+            timeout=httpx.Timeout(None, connect=5.0),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=16),
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._owned:
+            await self._client.aclose()
+
+    def turn(
+        self,
+        message: str,
+        *,
+        session_key: str,
+        model: str = "hermes-agent",
+        inf_base_url: str | None = None,
+        session_api_key: str | None = None,
+        inf_model: str | None = None,
+        instructions: str | None = None,
+        background: bool = False,
+    ) -> AsyncGenerator[TurnUpdate, None]:
+        """Say something, and yield what the turn does: last TurnCompleted or TurnFailed.
+
+        Closing the generator early hangs up, which interrupts the turn unless ``background``.
+
+        Args:
+            message: the user's text.
+            session_key: which conversation.
+            model: name of the agent.
+            inf_base_url: inference gateway for the agent's model calls, with ``session_api_key``;
+                None for the one that the session used before, or the configured upstream.
+            inf_model: model to ask for there.
+            instructions: added to the system prompt for this turn.
+            background: whether the turn goes on when this generator is closed.
+
+        Raises: ServiceError: the gateway refused the turn, is not there, or died on the way.
+        """
+        optional = {
+            "inf_base_url": inf_base_url,
+            "session_api_key": session_api_key,
+            "inf_model": inf_model,
+            "instructions": instructions,
+            "metadata": {"background": True} if background else None,
+        }
+        body = {"input": message, "model": model, "stream": True}
+        body |= {name: value for name, value in optional.items() if value is not None}
+        # Bytes: a key may hold any Unicode, and httpx takes only ASCII text for headers.
+        headers = {SESSION_KEY_HEADER.encode(): session_key.encode()}
+        return self._follow("POST", "/v1/responses", body, headers)
+
+    def join(self, session_key: str) -> AsyncGenerator[TurnUpdate, None]:
+        """Follow the turn in flight of a session, whoever sent it: yield what it did so far, then
+        the rest as ``turn`` does. Closing the generator early leaves the turn alone.
+
+        Raises: RefusedError: 404, no turn runs. ServiceError: as ``turn``.
+        """
+        return self._follow("GET", f"/sessions/{path_key(session_key)}/events")
+
+    async def turns(self) -> dict[str, str]:
+        """Return the run of every turn in flight, by session key. Raises: ServiceError."""
+        rows = (await self._call("GET", "/turns"))["data"]
+        return {row["session_key"]: row["run_id"] for row in rows}
+
+    async def interrupt(self, session_key: str) -> bool:
+        """Stop the session's turn; return whether one was in flight. Raises: ServiceError."""
+        answer = await self._call("POST", f"/sessions/{path_key(session_key)}/interrupt")
+        return bool(answer["interrupted"])
+
+    async def approve(
+        self, session_key: str, approval_id: str, choice: str, reason: str | None = None
+    ) -> None:
+        """Answer an approval request. Raises: ServiceError: unknown, run out, no such choice."""
+        path = f"/sessions/{path_key(session_key)}/approvals/{path_key(approval_id)}"
+        await self._call("POST", path, {"choice": choice, "reason": reason})
+
+    async def history(self, session_key: str) -> list[dict[str, Any]]:
+        """Return the conversation as chat messages; ``interrupted`` marks a reply that was stopped.
+
+        Raises: ServiceError: there is no such session, or the service is not there.
+        """
+        answer = await self._call("GET", f"/sessions/{path_key(session_key)}/history")
+        messages: list[dict[str, Any]] = answer["messages"]
+        return messages
+
+    async def past_turns(self, session_key: str) -> list[PastTurn]:
+        """Return the conversation turn by turn, oldest first.
+
+        Raises: RefusedError: 404, there is no such session. ServiceError.
+        """
+        answer = await self._call("GET", f"/sessions/{path_key(session_key)}/history")
+        messages = iter(answer["messages"])
+        return [
+            PastTurn(
+                run_id=row["run_id"],
+                messages=tuple(islice(messages, row["num_messages"])),
+                interrupted=row["interrupted"],
+                num_tokens=(row["metadata"].get("usage") or {}).get("output_tokens", 0),
+                started_at=row["started_at"],
+                finished_at=row["finished_at"],
+            )
+            for row in answer["turns"]
+        ]
+
+    async def sessions(self) -> list[dict[str, Any]]:
+        """Return every session, the one used last first. Raises: ServiceError."""
+        answer = await self._call("GET", "/sessions")
+        rows: list[dict[str, Any]] = answer["data"]
+        return rows
+
+    async def close(self, session_key: str) -> None:
+        """Forget a session and its history. Raises: ServiceError."""
+        await self._call("POST", "/sessions/close", {"session_key": session_key})
+
+    async def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        try:
+            answer = await self._client.request(
+                method,
+                f"{self._url}{path}",
+                json=body,
+                headers=self._headers,
+                timeout=CALL_TIMEOUT_S,
+            )
+        except httpx.TransportError as error:
+            raise self._gone(error) from error
+        if answer.status_code != 200:
+            raise RefusedError(api_error_from(answer))
+        result: dict[str, Any] = answer.json()
+        return result
+
+    async def _follow(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        headers: dict[bytes, bytes] | None = None,
+    ) -> AsyncGenerator[TurnUpdate, None]:
+        all_headers = {name.encode(): value.encode() for name, value in self._headers.items()}
+        all_headers |= headers or {}
+        try:
+            async with self._client.stream(
+                method, f"{self._url}{path}", json=body, headers=all_headers
+            ) as answer:
+                if answer.status_code != 200:
+                    await answer.aread()
+                    raise RefusedError(api_error_from(answer))
+                async for event in iter_sse(answer):
+                    update = update_of(event.json())
+                    if update is not None:
+                        yield update
+                    if isinstance(update, TurnCompleted | TurnFailed):
+                        return
+        except httpx.TransportError as error:
+            raise self._gone(error) from error
+        raise ServiceError(f"The agent gateway at {self._url} ended the turn without a result.")
+
+    def _gone(self, error: Exception) -> ServiceError:
+        cause = str(error) or type(error).__name__
+        return ServiceError(f"The agent gateway at {self._url} does not answer: {cause}.")

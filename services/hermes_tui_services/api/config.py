@@ -1,0 +1,134 @@
+"""Settings of the agent service: the ``[services.*]`` sections, and what each role gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from hermes_tui_common.serving import RoleConfig
+from hermes_tui_common.settings import Secret, Section
+
+
+class GatewayConfig(Section):
+    """``[services.gateway]``: the public entrance of the agent service."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Beyond loopback a strong admin_api_key is required."""
+    port: int = Field(0, ge=0, le=65535)
+    """Port to listen on; 0 takes a free one, kept for the life of the stack."""
+    admin_api_key: Secret = SecretStr("")
+    """Key that clients send; empty mints one into keys.json of the run directory."""
+
+
+class RouterConfig(Section):
+    """``[services.router]``: which pair serves which session."""
+
+    port: int = Field(0, ge=0, le=65535)
+    """Port to listen on; 0 takes a free one."""
+    poll_s: float = Field(1.0, gt=0)
+    """Seconds between two looks at each pair's health."""
+
+
+class PairsConfig(Section):
+    """``[services.pairs]``: pairs of a data proxy and a worker."""
+
+    count: int = Field(1, ge=1, le=64)
+    """How many pairs to run."""
+    drain_timeout_s: float = Field(60.0, ge=0)
+    """Seconds that a pair which is taken away may go on with the turns that run."""
+
+
+class AgentConfig(Section):
+    """``[services.agent]``: the agent that answers."""
+
+    class_: str = Field("hermes_tui_services.worker.hermes.HermesAgent", alias="class")
+    """Dotted path of the agent class that each worker loads."""
+    max_turns: int = Field(12, ge=1)
+    """Model calls that the agent may make for one message."""
+    max_tokens: int = Field(512, ge=1)
+    """Tokens that one model call may sample."""
+    temperature: float = Field(0.7, ge=0, le=2)
+    """Sampling temperature of the agent's model calls; small models ramble at 1."""
+    system_prompt: str = "You are a helpful assistant."
+    """The whole system prompt; empty sends none."""
+    enabled_toolsets: tuple[str, ...] = ()
+    """Hermes toolsets the agent may use, such as "file", "todo", "terminal"; empty is none."""
+    disabled_toolsets: tuple[str, ...] = ()
+    """Toolsets taken away from the enabled ones."""
+    workdir: str = ""
+    """Directory under which each session gets its own; empty is the run directory's work/."""
+    approvals: Literal["ask", "deny"] = "ask"
+    """What happens when the agent wants to run a dangerous command."""
+    approval_timeout_s: float = Field(60.0, gt=0)
+    """Seconds until an unanswered approval request counts as a no."""
+
+
+class ServicesConfig(Section):
+    """``[services]``: the agent service."""
+
+    gateway: GatewayConfig = GatewayConfig()
+    router: RouterConfig = RouterConfig()
+    pairs: PairsConfig = PairsConfig()
+    agent: AgentConfig = AgentConfig()
+    session_timeout_s: float = Field(86400.0, gt=0)
+    """Seconds without a turn after which a session's agent is released; its history stays."""
+
+
+class UpstreamConfig(Section):
+    """``[upstream]``: an LLM server for plain chat, when training is off or a turn names none."""
+
+    base_url: str = ""
+    """OpenAI-compatible base URL; empty is none."""
+    api_key: Secret = SecretStr("")
+    """Key sent to the upstream."""
+    model: str = ""
+    """Model name sent to the upstream."""
+
+
+class ServicesRole(RoleConfig):
+    """What every role of the agent service is started with."""
+
+    admin_key: Secret
+    """Key of every route but /health."""
+
+
+class RouterRole(ServicesRole):
+    """What the router is started with."""
+
+    poll_s: float = 1.0
+    """Seconds between two looks at each pair's health."""
+
+
+class GatewayRole(ServicesRole):
+    """What the agent gateway is started with."""
+
+    router_url: str
+    """Where the router answers."""
+
+
+class DataProxyRole(ServicesRole):
+    """What a data proxy is started with."""
+
+    router_url: str
+    """Where to register."""
+    worker_url: str
+    """The worker of this pair."""
+    database: Path
+    """``conversations.db`` of the run directory, shared by the data proxies."""
+    session_timeout_s: float = 86400.0
+    """Seconds without a turn after which the worker is told to release a session."""
+
+
+class WorkerRole(ServicesRole):
+    """What a worker is started with."""
+
+    agent: AgentConfig
+    """The agent to load."""
+    upstream: UpstreamConfig
+    """Where turns go that name no upstream of their own."""
+    home: Path
+    """Directory for the agent's own files (Hermes' HERMES_HOME)."""
+    workdir: Path
+    """Directory under which each session gets its own."""

@@ -1,0 +1,264 @@
+"""What the roles of the agent service say to each other, and to their clients: names and shapes.
+
+Turn events are what a turn consists of while it runs, from the worker up to the gateway, one JSON
+object each, in a stream of server-sent events:
+
+========================  ======================================================================
+``type``                  fields
+========================  ======================================================================
+``accepted``              ``run_id``: the turn was queued (always first); to a reader that joins
+                          it later also ``message`` and ``started_at`` (Unix seconds)
+``delta``                 ``text``: the next piece of the reply
+``reasoning``             ``text``: the next piece of the model's reasoning
+``tool_call``             ``call_id``, ``name``, ``args`` (JSON text)
+``tool_result``           ``call_id``, ``name``, ``result``
+``approval_requested``    ``approval_id``, ``kind`` ("command" or "clarify"), ``command``,
+                          ``description``, ``choices``, ``expires_at`` (Unix seconds)
+``approval_answered``     ``approval_id``, ``choice``
+``done``                  ``summary``, ``metadata``, ``messages`` (None: made from the events)
+``failed``                ``status`` (HTTP), ``error`` (OpenAI's shape), ``interrupted``
+========================  ======================================================================
+"""
+
+from __future__ import annotations
+
+import secrets
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_tui_common.errors import ApiError
+
+TurnEvent = dict[str, Any]
+"""One turn event; the module's docstring lists them."""
+
+ChatMessage = dict[str, Any]
+"""One message in OpenAI's chat shape."""
+
+SESSION_KEY_HEADER = "X-AReaL-Session-Key"
+"""Names the conversation of a request; echoed in its answer."""
+
+SESSION_KEY_HEADERS = (SESSION_KEY_HEADER, "X-Session-Key")
+"""Where a session key is looked for, in order."""
+
+MAX_KEY_CHARS = 1024
+"""Longer session keys are refused: they travel in paths and headers."""
+
+NO_TURN = "no_turn"
+"""Error code of joining a session in which no turn runs."""
+
+INTERRUPTED = "interrupted"
+"""Error code of a turn that was stopped; its text so far is kept."""
+
+PROXY_UNAVAILABLE = "data_proxy_unavailable"
+"""Error code of a turn that never started because its data proxy is down or stops."""
+
+WORKER_UNAVAILABLE = "worker_unavailable"
+"""Error code of a turn that never started because its worker is down: it may be sent again."""
+
+
+class QueueMode(StrEnum):
+    """What happens to a message that arrives while its session is busy (AReaL's names)."""
+
+    COLLECT = "collect"
+    """Joined with the others that wait, into one follow-up turn."""
+    FOLLOWUP = "followup"
+    """A turn of its own, after the ones before it."""
+
+
+class Body(BaseModel):
+    """A request body: unknown fields are refused by name."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class Inference(BaseModel):
+    """The upstream that a session's turns go to (AReaL's ``areal_inference``)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    base_url: str
+    """OpenAI-compatible base URL, ending in ``/v1``."""
+    api_key: str
+    """The session's key there."""
+    model: str = ""
+    """Model to ask for; empty leaves it to the agent."""
+
+
+class InferenceFields(Body):
+    """The fields that point a turn at an upstream of its own (AReaL's names)."""
+
+    inf_base_url: str | None = None
+    """Base URL of the inference gateway; may or may not end in ``/v1``."""
+    inf_model: str | None = None
+    """Model to ask for there; alone, where the session's turns go anyway, for one turn."""
+    session_api_key: str | None = None
+    """The session's key there."""
+
+    def inference(self) -> Inference | None:
+        """Return the upstream that the request names, or None.
+
+        Raises: ApiError: 400 that names the missing one, when only one of the two was sent.
+        """
+        url, key = (self.inf_base_url or "").strip(), (self.session_api_key or "").strip()
+        if not url and not key:
+            return None
+        if not key:
+            raise ApiError(
+                400,
+                "inf_base_url was sent without session_api_key; send both or neither.",
+                param="session_api_key",
+            )
+        if not url:
+            raise ApiError(
+                400,
+                "session_api_key was sent without inf_base_url; send both or neither.",
+                param="inf_base_url",
+            )
+        if not url.startswith(("http://", "https://")):
+            raise ApiError(400, "inf_base_url must begin with http://.", param="inf_base_url")
+        return Inference(base_url=with_v1(url), api_key=key, model=(self.inf_model or "").strip())
+
+
+class TurnBody(InferenceFields):
+    """``POST /session/{key}/turn`` of a data proxy."""
+
+    message: str
+    """The user's message."""
+    run_id: str | None = None
+    """Name of the run; None mints one."""
+    queue_mode: QueueMode = QueueMode.FOLLOWUP
+    """What happens when the session is busy."""
+    idempotency_key: str | None = None
+    """A repeated one returns the first run's result."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """For the agent, and back to the caller."""
+    background: bool = False
+    """Whether the turn goes on when its caller goes away."""
+    history: list[ChatMessage] | None = None
+    """The conversation so far, in place of the stored one; then nothing is stored."""
+    once: bool = False
+    """Whether the session ends with this turn."""
+    stream: bool = True
+    """Whether to answer with the events as they come, or with one JSON object at the end."""
+
+
+class RunBody(Body):
+    """``POST /run`` of a worker."""
+
+    message: str
+    """The user's message."""
+    session_key: str
+    """Which conversation."""
+    run_id: str
+    """Name of the run."""
+    history: list[ChatMessage] = Field(default_factory=list)
+    """The turns before."""
+    queue_mode: QueueMode = QueueMode.FOLLOWUP
+    """How the message was queued."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """For the agent."""
+
+
+class ApprovalBody(Body):
+    """Answer to an approval request."""
+
+    choice: str = Field(min_length=1, max_length=4000)
+    """One of the request's choices; free text where it had none."""
+    reason: str | None = Field(None, max_length=4000)
+    """Told to the agent with a no."""
+
+
+class RegisterBody(Body):
+    """``POST /register`` of the router: a pair is there. Repeated as a heartbeat."""
+
+    addr: str = Field(pattern="^https?://")
+    """URL of the data proxy."""
+    worker_addr: str = Field(pattern="^https?://")
+    """URL of its worker."""
+    instance: str = ""
+    """Token of the data proxy's process."""
+    sessions: list[str] = Field(default_factory=list)
+    """Sessions that it holds: a router that lost its memory learns them."""
+
+
+class AddrBody(Body):
+    """``POST /unregister`` of the router."""
+
+    addr: str
+    """URL of the data proxy."""
+
+
+class RouteBody(Body):
+    """``POST /route`` of the router."""
+
+    session_key: str
+    """Which session."""
+    create: bool = True
+    """Whether a session without a pair is given one for good."""
+    avoid: str | None = None
+    """URL of a data proxy that just failed: looked at before the answer."""
+
+
+class SessionBody(Body):
+    """A body that names a session."""
+
+    session_key: str = Field(min_length=1)
+    """Which session."""
+    addr: str | None = None
+    """Only when it is this data proxy's (``/remove_session`` of the router)."""
+
+
+def new_run_id() -> str:
+    """Return ``run-`` and 12 hexadecimal digits (AReaL's shape)."""
+    return f"run-{secrets.token_hex(6)}"
+
+
+def with_v1(url: str) -> str:
+    """Return a base URL that ends in ``/v1``."""
+    url = url.rstrip("/")
+    return url if url.endswith("/v1") else f"{url}/v1"
+
+
+def check_session_key(key: str) -> str:
+    """Return the key.
+
+    Raises: ApiError: 400, when it is blank, too long, or no valid Unicode.
+    """
+    if not key.strip():
+        raise ApiError(400, "The session key is empty.", param="session_key")
+    if len(key) > MAX_KEY_CHARS:
+        raise ApiError(
+            400, f"The session key has {len(key)} characters; {MAX_KEY_CHARS} are allowed."
+        )
+    if any("\ud800" <= char <= "\udfff" for char in key):
+        raise ApiError(400, "The session key is not valid Unicode.", param="session_key")
+    return key
+
+
+def path_key(key: str) -> str:
+    """Return a session key as one percent-encoded path segment, dots included."""
+    return quote(key, safe="").replace(".", "%2E")
+
+
+def failed_event(error: ApiError, *, interrupted: bool = False) -> TurnEvent:
+    """Return the event that ends a turn with an error."""
+    return {
+        "type": "failed",
+        "status": error.status,
+        **error.body(),
+        "interrupted": interrupted,
+    }
+
+
+def error_of(event: TurnEvent) -> ApiError:
+    """Return the error of a ``failed`` event."""
+    error = event["error"]
+    return ApiError(event["status"], error["message"], code=error["code"], param=error["param"])
+
+
+def interrupted_error() -> ApiError:
+    """Return the error of a turn that was stopped."""
+    return ApiError(409, "The turn was interrupted; its text so far is kept.", code=INTERRUPTED)

@@ -1,0 +1,271 @@
+"""The gateway's calls down the chain: router, then the session's data proxy.
+
+A role that was killed is back within seconds. A turn that has not begun is sent again until then;
+one that has begun is not, for its tools may have done something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
+
+import httpx
+
+from hermes_tui_common.errors import ApiError
+from hermes_tui_common.http import api_error_from, iter_sse
+from hermes_tui_common.streaming import CALL_TIMEOUT_S, KeyedLocks, cause_of
+from hermes_tui_services.api.protocol import (
+    PROXY_UNAVAILABLE,
+    WORKER_UNAVAILABLE,
+    RouteBody,
+    SessionBody,
+    TurnBody,
+    TurnEvent,
+    error_of,
+    failed_event,
+    path_key,
+)
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 15.0
+"""How long a turn waits for a role that is down before it fails with 503."""
+
+RETRY_EVERY_S = 0.2
+"""Between two tries."""
+
+MAX_KNOWN = 10_000
+"""How many sessions' data proxies are remembered."""
+
+_UNAVAILABLE = ("router_unavailable", "no_live_pair", PROXY_UNAVAILABLE, WORKER_UNAVAILABLE)
+
+
+class Chain:
+    """Router and data proxies, over HTTP.
+
+    Args:
+        client: knows the admin key and keeps connections.
+        router_url: where the router answers.
+        retry_s: how long to wait for a role that is down.
+    """
+
+    def __init__(
+        self, client: httpx.AsyncClient, router_url: str, retry_s: float = RETRY_S
+    ) -> None:
+        self._client = client
+        self._router = router_url.rstrip("/")
+        self._retry_s = retry_s
+        self._arrivals = KeyedLocks()
+        self._known: dict[str, str] = {}
+
+    async def turn(self, session_key: str, body: TurnBody) -> AsyncGenerator[TurnEvent, None]:
+        """Run a turn and yield its events: first ``accepted``, last ``done`` or ``failed``.
+
+        Turns of a session are accepted in the order in which they came here.
+
+        Raises: ApiError: it was not accepted.
+        """
+        deadline = time.monotonic() + self._retry_s
+        addr: list[str] = []
+        accepted = False
+        while True:
+            begun = False
+            try:
+                async with aclosing(self._attempt(session_key, body, addr)) as events:
+                    async for event in events:
+                        if event["type"] == "failed" and not begun:
+                            _raise_if_unavailable(event)
+                        begun = event["type"] != "accepted"
+                        if begun or not accepted:
+                            accepted = True
+                            yield event
+                return
+            except ApiError as error:
+                again = error.code in _UNAVAILABLE and not begun and time.monotonic() < deadline
+                if not again:
+                    if not accepted:
+                        raise
+                    yield failed_event(error)
+                    return
+                logger.info("turn waits session=%s cause=%s", session_key, error)
+            await asyncio.sleep(RETRY_EVERY_S)
+
+    async def _attempt(
+        self, session_key: str, body: TurnBody, tried: list[str]
+    ) -> AsyncGenerator[TurnEvent, None]:
+        """Send a turn once and yield its events; ``tried`` holds the last data proxy that failed.
+
+        Raises: ApiError.
+        """
+        async with AsyncExitStack() as stack:
+            async with self._arrivals.hold(session_key):
+                addr = await self._where(session_key, avoid=tried[-1] if tried else None)
+                tried[:] = [addr]
+                sent = body.model_dump(exclude_defaults=True)
+                events = await self._open(stack, "POST", addr, session_key, "turn", sent)
+                first = await anext(events, None)
+            if first is None:
+                raise _proxy_down(addr, "it closed the connection")
+            yield first
+            async for event in events:
+                yield event
+
+    async def join(self, session_key: str) -> AsyncGenerator[TurnEvent, None]:
+        """Yield the events of the session's turn in flight: those so far, then as they come.
+
+        Raises: ApiError: 404 when no turn runs; 503 when its data proxy is down.
+        """
+        addr = await self._where(session_key, create=False)
+        async with AsyncExitStack() as stack:
+            begun = False
+            try:
+                async for event in await self._open(stack, "GET", addr, session_key, "events"):
+                    begun = True
+                    yield event
+            except ApiError as error:
+                if not begun:
+                    raise
+                yield failed_event(error)
+
+    async def _open(
+        self,
+        stack: AsyncExitStack,
+        method: str,
+        addr: str,
+        session_key: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+    ) -> AsyncIterator[TurnEvent]:
+        url = f"{addr}/session/{path_key(session_key)}/{path}"
+        try:
+            answer = await stack.enter_async_context(self._client.stream(method, url, json=body))
+            if answer.status_code != 200:
+                await answer.aread()
+                raise api_error_from(answer)
+        except httpx.TransportError as error:
+            raise _proxy_down(addr, cause_of(error)) from error
+        return _events(addr, answer)
+
+    async def _where(
+        self, session_key: str, *, create: bool = True, avoid: str | None = None
+    ) -> str:
+        """Return the URL of the session's data proxy.
+
+        The router is asked once for a session, and again when its data proxy failed: it says the
+        same each time until then.
+
+        Args:
+            create: whether a session without a pair is given one for good.
+            avoid: a data proxy that failed just now.
+
+        Raises: ApiError: 503 when the router is down, or no pair is up.
+        """
+        if avoid is None and (known := self._known.get(session_key)):
+            return known
+        self._known.pop(session_key, None)
+        body = RouteBody(session_key=session_key, create=create, avoid=avoid)
+        addr = str((await self._ask_router("POST", "/route", body.model_dump()))["data_proxy_addr"])
+        if create:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[session_key] = addr
+        return addr
+
+    async def close(self, session_key: str) -> None:
+        """Let the session be forgotten everywhere."""
+        await self.call("POST", session_key, "close")
+        self._known.pop(session_key, None)
+        await self._ask_router(
+            "POST", "/remove_session", SessionBody(session_key=session_key).model_dump()
+        )
+
+    async def call(
+        self, method: str, session_key: str, path: str, body: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Call a route of the session's data proxy that is no turn.
+
+        Raises: ApiError: what it answered; 503 when it is down.
+        """
+        path = f"/session/{path_key(session_key)}/{path}"
+        addr = await self._where(session_key, create=False)
+        try:
+            return await self._call(method, addr, path, body)
+        except ApiError as error:
+            if error.code not in _UNAVAILABLE:
+                raise
+        addr = await self._where(session_key, create=False, avoid=addr)
+        return await self._call(method, addr, path, body)
+
+    async def sessions(self) -> list[dict[str, Any]]:
+        """Return every session, the one used last first; ``running`` where a turn is in flight."""
+        rows: dict[str, dict[str, Any]] = {}
+        for row in await self._from_all("/sessions"):
+            known = rows.setdefault(row["session_key"], row)
+            known["running"] = known["running"] or row["running"]
+        return list(rows.values())
+
+    async def turns(self) -> list[dict[str, Any]]:
+        """Return every turn in flight: its session, its run, since when."""
+        return await self._from_all("/turns")
+
+    async def _from_all(self, path: str) -> list[dict[str, Any]]:
+        """Return the rows of all data proxies that live. Raises: ApiError."""
+        pairs = (await self._ask_router("GET", "/pairs"))["data"]
+        live = [pair["addr"] for pair in pairs if not pair["cause"]]
+        answers = await asyncio.gather(*(self._call("GET", addr, path) for addr in live))
+        return [row for answer in answers for row in answer["data"]]
+
+    async def _ask_router(
+        self, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        try:
+            return await self._request(method, f"{self._router}{path}", body)
+        except httpx.TransportError as error:
+            raise _down("router", self._router, cause_of(error), "router_unavailable") from error
+
+    async def _call(
+        self, method: str, addr: str, path: str, body: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        try:
+            return await self._request(method, f"{addr}{path}", body)
+        except httpx.TransportError as error:
+            raise _proxy_down(addr, cause_of(error)) from error
+
+    async def _request(self, method: str, url: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        answer = await self._client.request(method, url, json=body, timeout=CALL_TIMEOUT_S)
+        if answer.status_code != 200:
+            raise api_error_from(answer)
+        result: dict[str, Any] = answer.json()
+        return result
+
+
+async def _events(addr: str, answer: httpx.Response) -> AsyncIterator[TurnEvent]:
+    try:
+        async for event in iter_sse(answer):
+            yield json.loads(event.data)
+    except httpx.TransportError as error:
+        raise _proxy_down(addr, f"it died during the turn: {cause_of(error)}") from error
+
+
+def _raise_if_unavailable(event: TurnEvent) -> None:
+    error = error_of(event)
+    if error.code in _UNAVAILABLE:
+        raise error
+
+
+def _proxy_down(addr: str, cause: str) -> ApiError:
+    return _down("data proxy", addr, cause, PROXY_UNAVAILABLE)
+
+
+def _down(role: str, url: str, cause: str, code: str) -> ApiError:
+    return ApiError(
+        503,
+        f"The {role} at {url} is down ({cause}); the supervisor restarts it. Send it again.",
+        code=code,
+        retry_after_s=1.0,
+    )

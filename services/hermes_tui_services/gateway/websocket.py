@@ -1,0 +1,158 @@
+"""``WS /ws``: agent turns as AReaL's ``req``, ``res`` and ``event`` frames."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pydantic import Field, ValidationError
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from hermes_tui_common.errors import ApiError
+from hermes_tui_common.http import parse_json, validation_error
+from hermes_tui_services.api.protocol import (
+    InferenceFields,
+    QueueMode,
+    TurnEvent,
+    check_session_key,
+    error_of,
+)
+from hermes_tui_services.gateway.data_proxies import Chain
+from hermes_tui_services.gateway.requests import turn_body
+
+logger = logging.getLogger(__name__)
+
+_METHODS = ("agent",)
+
+
+class AgentParams(InferenceFields):
+    """``params`` of a ``req`` frame with the method ``agent``; AReaL's names."""
+
+    message: str
+    """The user's message."""
+    sessionKey: str
+    """Which conversation."""
+    idempotencyKey: str | None = None
+    """A repeated one returns the first run's result."""
+    queueMode: QueueMode = QueueMode.COLLECT
+    """What happens when the session is busy."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """As in ``/v1/responses``."""
+
+
+class FrameSocket:
+    """One web socket: reads requests in order, and sends what their turns do."""
+
+    def __init__(self, socket: WebSocket, chain: Chain) -> None:
+        self._socket = socket
+        self._chain = chain
+        self._runs: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Serve the socket until its client leaves; its turns are stopped then."""
+        await self._socket.accept()
+        try:
+            while (message := await self._socket.receive())["type"] == "websocket.receive":
+                await self._take(message.get("text") or message.get("bytes") or "")
+            logger.debug("web socket closed")
+        except WebSocketDisconnect:
+            logger.debug("web socket closed while it was answered")
+        finally:
+            for run in self._runs:
+                run.cancel()
+            if self._runs:
+                await asyncio.wait(self._runs)
+
+    async def _take(self, text: str | bytes) -> None:
+        """Answer one frame: with an error, or by starting its turn.
+
+        A turn is accepted before the next frame is read, so turns keep the order of their frames.
+        """
+        request_id = None
+        try:
+            frame = _parse(text)
+            request_id = frame["id"]
+            params = _params(frame)
+            key = check_session_key(params.sessionKey)
+            body = turn_body(
+                params,
+                message=params.message,
+                metadata=params.metadata,
+                queue_mode=params.queueMode,
+                idempotency_key=params.idempotencyKey or None,
+            )
+            events = self._chain.turn(key, body)
+            run_id = (await anext(events))["run_id"]
+        except ApiError as error:
+            await self._respond(request_id, ok=False, status="failed", error=error.message)
+            return
+        await self._respond(request_id, runId=run_id, status="accepted")
+        run = asyncio.create_task(self._follow(request_id, run_id, events))
+        self._runs.add(run)
+        run.add_done_callback(self._runs.discard)
+
+    async def _follow(self, request_id: str, run_id: str, events: AsyncIterator[TurnEvent]) -> None:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # its client left
+            async for event in events:
+                if payload := _payload(event):
+                    await self._send(
+                        type="event", event="agent", payload={"runId": run_id} | payload
+                    )
+                elif event["type"] == "done":
+                    summary = event["summary"]
+                    await self._respond(
+                        request_id, runId=run_id, status="complete", summary=summary
+                    )
+                elif event["type"] == "failed":
+                    text = error_of(event).message
+                    await self._respond(
+                        request_id, ok=False, runId=run_id, status="failed", error=text
+                    )
+
+    async def _respond(self, request_id: str | None, *, ok: bool = True, **payload: Any) -> None:
+        await self._send(type="res", id=request_id, ok=ok, payload=payload)
+
+    async def _send(self, **frame: Any) -> None:
+        await self._socket.send_text(json.dumps(frame))
+
+
+def _parse(text: str | bytes) -> dict[str, Any]:
+    frame = parse_json((text.encode() if isinstance(text, str) else text) or b"null")
+    if not isinstance(frame, dict) or frame.get("type") != "req":
+        raise ApiError(400, "A frame of type 'req' was expected.")
+    if not isinstance(frame.get("id"), str):
+        raise ApiError(400, "The frame has no 'id'.")
+    return frame
+
+
+def _params(frame: dict[str, Any]) -> AgentParams:
+    if frame.get("method", "agent") not in _METHODS:
+        raise ApiError(400, f"Unknown method '{frame['method']}'; there is 'agent'.")
+    try:
+        return AgentParams.model_validate(frame.get("params") or {})
+    except ValidationError as error:
+        raise validation_error(error) from error
+
+
+def _payload(event: TurnEvent) -> dict[str, Any] | None:
+    """Return what an event frame says about a turn event; None for the last one."""
+    match event["type"]:
+        case "delta":
+            return {"delta": event["text"]}
+        case "reasoning":
+            return {"reasoning": event["text"]}
+        case "tool_call":
+            names = {"name": event["name"], "args": event["args"], "callId": event["call_id"]}
+            return {"toolCall": names}
+        case "tool_result":
+            return {"toolResult": {"callId": event["call_id"], "result": event["result"]}}
+        case "approval_requested":
+            return {"approval": {name: v for name, v in event.items() if name != "type"}}
+        case "approval_answered":
+            names = {"approval_id": event["approval_id"], "choice": event["choice"]}
+            return {"approvalAnswered": names}
+    return None

@@ -1,0 +1,151 @@
+"""Turns what ``AIAgent.run_conversation`` returned into the turn's end: a response or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hermes_tui_common.auth import RedactingFilter
+from hermes_tui_common.errors import ApiError
+from hermes_tui_services.api.agent import AgentResponse, TurnInterrupted
+from hermes_tui_services.api.protocol import ChatMessage
+
+_TRUNCATED = "truncated after"
+"""In Hermes' error of a reply that filled max_tokens in each of its four calls."""
+
+_STREAM_BROKE = ("cut off by a network error", "the stream timed out")
+"""In the user messages with which Hermes asks for the rest after a broken stream."""
+
+_KEPT = ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning")
+
+
+def counters(agent: Any) -> tuple[int, int]:
+    """Return how many tokens an AIAgent has read and sampled so far, in its whole life."""
+    return int(agent.session_prompt_tokens), int(agent.session_completion_tokens)
+
+
+def usage_since(agent: Any, before: tuple[int, int]) -> dict[str, int] | None:
+    """Return the tokens since ``counters`` gave ``before``, under OpenAI's names.
+
+    None when nothing was counted: Hermes does not count calls whose reply was cut.
+    """
+    read, sampled = (now - then for now, then in zip(counters(agent), before, strict=True))
+    if not read + sampled:
+        return None
+    return {"input_tokens": read, "output_tokens": sampled, "total_tokens": read + sampled}
+
+
+def response_of(
+    result: Mapping[str, Any],
+    *,
+    history: Sequence[ChatMessage],
+    message: str,
+    usage: dict[str, int] | None,
+    upstream: str,
+) -> AgentResponse:
+    """Return the response of a finished turn.
+
+    Args:
+        result: what ``run_conversation`` returned; its keys differ from case to case.
+        history: the messages that it was given.
+        message: the user's message.
+        usage: the turn's tokens, or None when they are not known.
+        upstream: URL of the model server, for error messages.
+
+    Raises:
+        TurnInterrupted: the turn was interrupted.
+        ApiError: it failed; the upstream's or Hermes' own words are in the message.
+    """
+    if result.get("interrupted"):
+        raise TurnInterrupted("interrupted")
+    messages = new_messages(result.get("messages"), history, message)
+    text = str(result.get("final_response") or "")
+    metadata: dict[str, Any] = {"api_calls": int(result.get("api_calls") or 0)}
+    if usage:
+        metadata["usage"] = usage
+    if (model := result.get("model")) is not None:
+        metadata["model"] = model
+    reason = str(result.get("turn_exit_reason") or "")
+    if reason.startswith("max_iterations_reached"):
+        metadata["incomplete_details"] = {"reason": "max_turns"}
+    elif reason == "empty_response_exhausted":
+        raise ApiError(502, f"The model at {upstream} gave empty replies.", code="empty_reply")
+    elif result.get("failed") or not result.get("completed"):
+        if not (text and _was_cut_by_length(result, messages)):
+            raise _failure(result, messages, upstream)
+        metadata["incomplete_details"] = {"reason": "max_output_tokens"}
+    return AgentResponse(summary=text, metadata=metadata, messages=messages)
+
+
+def new_messages(
+    messages: object, history: Sequence[ChatMessage], message: str
+) -> list[ChatMessage] | None:
+    """Return what the turn added after the user's message, or None when that cannot be told.
+
+    User messages among them were made by Hermes, and are marked ``synthetic``.
+    """
+    if not isinstance(messages, list):
+        return None
+    # Hermes may have merged the message with one before it that had no answer.
+    start = next(
+        (
+            index
+            for index, row in enumerate(messages)
+            if index >= len(history) - 1
+            and row.get("role") == "user"
+            and str(row.get("content") or "").endswith(message)
+        ),
+        None,
+    )
+    if start is None:
+        return None
+    return [_clean(row) for row in messages[start + 1 :] if row.get("role") != "system"]
+
+
+def _clean(row: Mapping[str, Any]) -> ChatMessage:
+    kept = {name: row[name] for name in _KEPT if row.get(name) is not None}
+    if row.get("role") == "user":
+        kept["synthetic"] = True
+    if calls := kept.get("tool_calls"):
+        kept["tool_calls"] = [
+            {
+                "id": call.get("id"),
+                "type": "function",
+                "function": {
+                    "name": call["function"]["name"],
+                    "arguments": call["function"]["arguments"],
+                },
+            }
+            for call in calls
+        ]
+    return kept
+
+
+def _was_cut_by_length(result: Mapping[str, Any], messages: Sequence[ChatMessage] | None) -> bool:
+    return _TRUNCATED in str(result.get("error")) and not _stream_broke(messages)
+
+
+def _stream_broke(messages: Sequence[ChatMessage] | None) -> bool:
+    asked = (str(row.get("content")) for row in messages or () if row.get("synthetic"))
+    return any(sign in text for text in asked for sign in _STREAM_BROKE)
+
+
+def _failure(
+    result: Mapping[str, Any], messages: Sequence[ChatMessage] | None, upstream: str
+) -> ApiError:
+    cause = str(
+        result.get("error") or result.get("final_response") or result.get("turn_exit_reason") or ""
+    ).strip()
+    cause = RedactingFilter().redact(cause)  # servers quote the key that they refuse
+    if _stream_broke(messages):
+        cause = f"its stream broke off. {cause}"
+    if result.get("compaction_disabled") or "context_length_exceeded" in cause:
+        return ApiError(
+            400,
+            f"The conversation no longer fits the model's context; close the session and start a "
+            f"new one. {upstream} said: {cause}",
+            code="context_length_exceeded",
+        )
+    return ApiError(
+        502, f"The model server at {upstream}: {cause or 'no cause given'}", code="agent_failed"
+    )

@@ -1,0 +1,1 @@
+"""From scored episodes to a loss: pure functions without I/O."""

@@ -1,0 +1,152 @@
+"""From recorded completions to training samples. Free of torch.
+
+An episode's completions usually continue each other: the next prompt begins with the last prompt
+and what was sampled for it. Completions that do share one *segment*, one flat token sequence, and
+one forward pass. Nothing is tokenized again: the ids are the ones the engine was given and sampled.
+
+Deviation from "compare with the completion before": a call beside the agent's turns (a title, a
+summary) must not break the agent's own sequence, so a prompt is compared with every segment.
+
+Shape legend: T tokens of one sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hermes_tui_training.api.types import Completion, Episode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledSpan:
+    """Where one trainable completion's sampled tokens lie in a sample."""
+
+    completion_id: str
+    """The completion."""
+    start: int
+    """Index of its first sampled token."""
+    num_tokens: int
+    """How many tokens it sampled, at least 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSample:
+    """One flat token sequence; the loss is on the tokens whose mask is true."""
+
+    episode_id: str
+    """Episode whose reward it learns from."""
+    token_ids: tuple[int, ...]
+    """[T] prompt and sampled tokens, as the engine saw them."""
+    loss_mask: tuple[bool, ...]
+    """[T] true on sampled tokens of trainable completions."""
+    behavior_logprobs: tuple[float, ...]
+    """[T] natural log, as sampled; 0.0 where the mask is false."""
+    policy_versions: tuple[int, ...]
+    """[T] version that sampled the token; -1 where the mask is false."""
+    temperatures: tuple[float, ...]
+    """[T] what the logits were divided by; 1.0 where the mask is false."""
+    advantages: tuple[float, ...]
+    """[T] weight in the loss; 0.0 where the mask is false."""
+    spans: tuple[SampledSpan, ...]
+    """Its trainable completions, in order; together they cover the mask."""
+
+    @property
+    def num_trainable_tokens(self) -> int:
+        """Tokens that the loss is on."""
+        return sum(span.num_tokens for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Completions of which each prompt begins with the prompt and tokens of the one before."""
+
+    completions: tuple[Completion, ...]
+    """In order, at least one."""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The last prompt and its sampled tokens: every earlier one is a prefix of it."""
+        last = self.completions[-1]
+        return last.prompt_token_ids + last.token_ids
+
+
+def segments(completions: Sequence[Completion]) -> list[Segment]:
+    """Return the segments of an episode's completions, in order of their first completion.
+
+    Completions without sampled tokens take no part.
+    """
+    found: list[Segment] = []
+    for completion in completions:
+        if not completion.token_ids:
+            continue
+        parent = _parent(found, completion)
+        if parent is None:
+            found.append(Segment(completions=(completion,)))
+        else:
+            grown = Segment(completions=(*found[parent].completions, completion))
+            found[parent] = grown
+    return found
+
+
+def _parent(found: Sequence[Segment], completion: Completion) -> int | None:
+    """Return the index of the longest segment that the completion's prompt begins with."""
+    best, best_length = None, -1
+    for index, segment in enumerate(found):
+        tokens = segment.token_ids
+        if len(tokens) > best_length and completion.prompt_token_ids[: len(tokens)] == tokens:
+            best, best_length = index, len(tokens)
+    return best
+
+
+def training_samples(episode: Episode, advantages: Mapping[str, float]) -> list[TrainingSample]:
+    """Return the samples of an episode: one per segment that has something to learn.
+
+    Args:
+        episode: with its completions.
+        advantages: by completion id, for the completions to train; the others give context only.
+    """
+    samples = []
+    for segment in segments(episode.completions):
+        trained = [c for c in segment.completions if c.completion_id in advantages]
+        if trained:
+            samples.append(_sample(episode.episode_id, trained, advantages))
+    return samples
+
+
+def _sample(
+    episode_id: str, trained: Sequence[Completion], advantages: Mapping[str, float]
+) -> TrainingSample:
+    """Return one sample; it ends with the last trained token, what follows has no influence."""
+    token_ids = trained[-1].prompt_token_ids + trained[-1].token_ids
+    length = len(token_ids)
+    loss_mask = [False] * length
+    behavior_logprobs, temperatures = [0.0] * length, [1.0] * length
+    policy_versions, weights = [-1] * length, [0.0] * length
+    spans = []
+    for completion in trained:
+        start, num_tokens = len(completion.prompt_token_ids), len(completion.token_ids)
+        where = slice(start, start + num_tokens)
+        loss_mask[where] = [True] * num_tokens
+        behavior_logprobs[where] = completion.logprobs
+        policy_versions[where] = completion.policy_versions
+        temperatures[where] = [_temperature(completion)] * num_tokens
+        weights[where] = [advantages[completion.completion_id]] * num_tokens
+        spans.append(
+            SampledSpan(completion_id=completion.completion_id, start=start, num_tokens=num_tokens)
+        )
+    return TrainingSample(
+        episode_id=episode_id,
+        token_ids=token_ids,
+        loss_mask=tuple(loss_mask),
+        behavior_logprobs=tuple(behavior_logprobs),
+        policy_versions=tuple(policy_versions),
+        temperatures=tuple(temperatures),
+        advantages=tuple(weights),
+        spans=tuple(spans),
+    )
+
+
+def _temperature(completion: Completion) -> float:
+    """Return what the logits were divided by; a greedy completion's logprobs are undivided."""
+    return float(completion.sampling.get("temperature") or 1.0)

@@ -1,0 +1,1 @@
+"""The trainer's public face, without torch: what other packages may import."""

@@ -1,0 +1,229 @@
+"""Settings of model and trainer: ``[model]`` and ``[training.*]``, and what each role gets.
+
+Free of torch: the app reads it too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, field_validator
+
+from hermes_tui_common.serving import RoleConfig
+from hermes_tui_common.settings import Secret, Section
+
+
+class ModelConfig(Section):
+    """``[model]``: what is served and trained."""
+
+    path: str = "smollm2-135m"
+    """The embedded model's name, a local Hugging Face directory, or a hub id."""
+    renderer: str = "auto"
+    """Family that turns messages into tokens; "auto" chooses by the model."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the weights; "auto" is float32 on a CPU and bfloat16 on a GPU."""
+
+
+class InferenceGatewayConfig(Section):
+    """``[training.gateway]``: the OpenAI-compatible server that records."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Beyond loopback a strong training.admin_api_key is required."""
+    port: int = Field(0, ge=0, le=65535)
+    """Port to listen on; 0 takes a free one, kept for the life of the stack."""
+    accept_foreign_keys: bool = False
+    """Whether start_session takes an unknown api_key that begins with sk-sess-."""
+    top_logprobs: int = Field(4, ge=0, le=20)
+    """Likeliest tokens recorded at each sampled one, for the token view; 0 for none."""
+
+
+class EngineConfig(Section):
+    """``[training.engine]``: what samples the tokens."""
+
+    kind: Literal["auto", "torch"] = "auto"
+    """Which engine; "auto" is torch."""
+    max_num_seqs: int = Field(16, ge=1)
+    """Requests decoded together; more wait their turn."""
+    max_model_len: int = Field(0, ge=0)
+    """Longest prompt plus reply in tokens; 0 is what the model was made for."""
+    prefix_cache_tokens: int = Field(32768, ge=0)
+    """Tokens whose keys and values are kept for the next turn."""
+
+
+class RewardConfig(Section):
+    """``[training.reward]``: from a reward to an advantage."""
+
+    range: tuple[float, float] = (-1.0, 1.0)
+    """Rewards outside are refused."""
+    grace_s: float = Field(2.0, ge=0)
+    """Seconds a reward waits for an undo before the trainer may claim its episode."""
+    scale: float = 1.0
+    """Factor of the advantage."""
+    bias: float = 0.0
+    """Added to the reward before scaling."""
+    clip: float = Field(20.0, gt=0)
+    """Bound of the advantage's magnitude."""
+    baseline_decay: float = Field(0.9, ge=0, le=1)
+    """Decay of the running mean reward per task, which the advantage is measured against; with 1
+    it stays 0, and the advantage is the reward."""
+    turn_discount: float = Field(1.0, ge=0, le=1)
+    """Discount per completion, counted back from the last."""
+
+
+class GroupConfig(Section):
+    """``[training.group]``: siblings of one task, measured against each other."""
+
+    timeout_s: float = Field(60.0, ge=0)
+    """Seconds that a group waits, from its first reward on, for siblings without one; then those
+    that have one go."""
+    advantage: Literal["leave_one_out", "mean"] = "leave_one_out"
+    """What a sibling's return is measured against: the mean of the others, or of all."""
+    min_size: int = 2
+    """Fewer scored siblings than this are lone episodes, measured against the running baseline."""
+    divide_by_std: bool = False
+    """Whether advantages are divided by the group's standard deviation. Off: it overweights tasks
+    that are too easy or too hard (arXiv:2503.20783)."""
+
+    @field_validator("min_size")
+    @classmethod
+    def _never_center_a_lone_episode(cls, value: int) -> int:
+        if value < 2:
+            raise ValueError(
+                "would center a group of one: x - mean(x) is always zero, so nothing would be "
+                "learned while every counter still moves; use 2 or more"
+            )
+        return value
+
+
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimizerConfig(Section):
+    """``[training.optimizer]``: AdamW."""
+
+    learning_rate: float = Field(3e-4, gt=0)
+    """Step size; 3e-4 suits adapters, 1e-5 all weights of the embedded model (docs/learning.md)."""
+    betas: tuple[_Decay, _Decay] = (0.0, 0.99)
+    """AdamW's decay of the gradient's mean and of its square. The first is 0: with momentum, the
+    judgement before would still push when the next one comes."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps over which the learning rate rises linearly."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients are scaled down to this norm."""
+
+
+class LoraConfig(Section):
+    """``[training.lora]``: low-rank adapters."""
+
+    rank: int = Field(16, ge=0)
+    """Rank of the adapters on every linear layer; 0 trains all weights."""
+    alpha: float = Field(32.0, gt=0)
+    """Scale of the adapters: alpha / rank."""
+
+
+class LossConfig(Section):
+    """``[training.loss]``: decoupled, clipped policy gradient (AReaL, arXiv:2505.24298)."""
+
+    clip_low: float = Field(0.2, gt=0, le=1)
+    """How far below 1 the policy ratio still counts."""
+    clip_high: float = Field(0.2, gt=0)
+    """How far above 1 the policy ratio still counts."""
+    tis_cap: float = Field(5.0, gt=0)
+    """Bound of the truncated importance weight between sampler and trainer."""
+    reject: float = Field(5.0, gt=1)
+    """Tokens whose behaviour ratio leaves [1/reject, reject] are masked out and counted."""
+    kl_coef: float = Field(0.0, ge=0)
+    """Weight of the KL penalty towards the weights that training started from."""
+    max_step_kl: float = Field(0.3, gt=0)
+    """How far one step may move the policy: KL in nats a token. A larger update is halved until it
+    fits; when that does not help, training pauses and says why."""
+
+
+class CheckpointConfig(Section):
+    """``[training.checkpoint]``: what is kept on disk."""
+
+    keep_last: int = Field(3, ge=1)
+    """How many policy versions to keep."""
+
+
+class StoreConfig(Section):
+    """``[training.store]``: what is recorded, in ``trajectories.db``."""
+
+    max_bytes: int = Field(4_000_000_000, ge=0)
+    """Beyond this the sessions that were used the longest ago are deleted, in whole groups and
+    with their episodes; never one that waits to be trained. 0 keeps everything."""
+    keep_s: float = Field(86_400.0, ge=0)
+    """Sessions in use within this time are kept, even where that is too much."""
+
+
+class CanaryConfig(Section):
+    """``[training.canary]``: the same questions to every version, to see whether it gets better."""
+
+    prompts: tuple[Annotated[str, Field(min_length=1)], ...] = (
+        "Say hello to a friend in one sentence.",
+        "What is the capital of France?",
+        "Explain in two sentences why the sky is blue.",
+    )
+    """Asked greedily after each version, when nobody else asks anything; none turns it off."""
+    max_tokens: int = Field(32, ge=1)
+    """Longest answer, in tokens."""
+
+
+class TrainingConfig(Section):
+    """``[training]``: the trainer."""
+
+    enabled: bool = True
+    """Whether to run the trainer and its inference gateway."""
+    admin_api_key: Secret = SecretStr("")
+    """Key of the inference gateway's admin routes; empty mints one into keys.json."""
+    batch_size: int = Field(1, ge=1)
+    """Scored groups or lone episodes that make a step."""
+    max_staleness: int = Field(4, ge=0)
+    """Episodes sampled by weights more versions behind than this are not trained."""
+    micro_batch_tokens: int = Field(4096, ge=1)
+    """Padded tokens that go through the learner's model at once; changes memory, not results."""
+    train_truncated: bool = False
+    """Whether replies that were cut by max_tokens are trained."""
+    gateway: InferenceGatewayConfig = InferenceGatewayConfig()
+    engine: EngineConfig = EngineConfig()
+    reward: RewardConfig = RewardConfig()
+    group: GroupConfig = GroupConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    lora: LoraConfig = LoraConfig()
+    loss: LossConfig = LossConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    store: StoreConfig = StoreConfig()
+    canary: CanaryConfig = CanaryConfig()
+
+
+class TrainerRole(RoleConfig):
+    """What the trainer (inference gateway, store, engine, orchestrator) is started with."""
+
+    admin_key: Secret
+    """Key of the admin routes, and of the learner's."""
+    model: ModelConfig
+    """What to serve."""
+    training: TrainingConfig
+    """How to train."""
+    database: Path
+    """``trajectories.db`` of the run directory."""
+    checkpoints: Path
+    """Directory of the ``policy_version_<N>`` directories."""
+    learner_run_file: Path
+    """Run file of the learner; read anew whenever the learner is called, since it may restart."""
+
+
+class LearnerRole(RoleConfig):
+    """What the learner is started with."""
+
+    admin_key: Secret
+    """Key of every route but /health."""
+    model: ModelConfig
+    """What to train."""
+    training: TrainingConfig
+    """How to train."""
+    checkpoints: Path
+    """Directory of the ``policy_version_<N>`` directories."""

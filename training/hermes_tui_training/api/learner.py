@@ -1,0 +1,206 @@
+"""What trainer and learner say to each other, and what a checkpoint says of its step.
+
+Free of torch: the trainer's process reads it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hermes_tui_common.errors import TrainingError
+from hermes_tui_training.algorithm.samples import TrainingSample
+from hermes_tui_training.api.types import TrainedCompletion
+
+NON_FINITE = "non_finite"
+"""Error code: the step gave numbers that are not finite; the body's episode_ids are at fault."""
+
+VERSION_EXISTS = "version_exists"
+"""Error code: the version to make has a finished checkpoint."""
+
+
+class NonFiniteError(TrainingError):
+    """A step gave numbers that are not finite; nothing of it was kept.
+
+    Args:
+        message: which numbers.
+        episode_ids: the episodes at fault; all of the step's when it cannot be told.
+    """
+
+    def __init__(self, message: str, episode_ids: Sequence[str]) -> None:
+        super().__init__(message)
+        self.episode_ids = tuple(episode_ids)
+
+
+class VersionExistsError(TrainingError):
+    """The version to make has a finished checkpoint already."""
+
+
+class Message(BaseModel):
+    """A body or a part of one: strict about names, and about numbers being numbers."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class BatchFacts(Message):
+    """What the trainer knows of a step before the learner has worked."""
+
+    episode_ids: tuple[str, ...]
+    """The episodes that this step consumes."""
+    baselines: dict[str, float]
+    """Baselines after this step, by task id and the run's under the empty name."""
+    num_groups: int = 0
+    """How many groups they are from, of siblings measured against each other."""
+    reward_mean: float
+    """Mean reward of the episodes."""
+    reward_min: float
+    """Smallest reward."""
+    reward_max: float
+    """Largest reward."""
+    advantage_mean: float
+    """Mean advantage of the trained completions."""
+    baseline: float
+    """Mean baseline that the rewards were measured against."""
+    num_prompt_tokens: int
+    """Tokens in the samples that the loss is not on."""
+    staleness_mean: float
+    """Versions between a trained token's sampling and this step; mean over tokens."""
+    staleness_max: int
+    """The largest."""
+    scored_at: float
+    """When the first of the episodes was scored, seconds since the epoch."""
+    wait_s: float
+    """Seconds for which the trainer had nothing to do before it claimed."""
+    claim_s: float
+    """Seconds to claim and to make samples."""
+
+
+class StepRequest(Message):
+    """``POST /step``."""
+
+    base_version: int = Field(ge=0)
+    """Version to start from; 0 is the model without any checkpoint."""
+    target_version: int = Field(ge=1)
+    """Version to make."""
+    samples: tuple[TrainingSample, ...] = Field(min_length=1)
+    """What to learn from, with advantages."""
+    facts: BatchFacts
+    """Kept in the checkpoint, so that the step can be recorded after a crash."""
+
+
+class LearnerSeconds(Message):
+    """Where the learner's time went."""
+
+    recompute: float
+    """Log-probabilities before and after."""
+    update: float
+    """Loss, gradient and optimizer."""
+
+
+class LearnerMetrics(Message):
+    """What the learner measured of one step; means are over its trained tokens."""
+
+    loss: float
+    """The loss that was minimized."""
+    grad_norm: float
+    """Norm of the whole gradient before clipping."""
+    learning_rate: float
+    """Step size used, warm-up included."""
+    step_frac: float
+    """Share of the optimizer's update that was taken: 1.0, or less where it went too far."""
+    ratio_mean: float
+    """Policy after over before the update."""
+    ratio_max: float
+    """The largest."""
+    clip_frac: float
+    """Share of tokens that the update moved past the clip's bound."""
+    rejected_frac: float
+    """Share of tokens left out because sampler and learner disagree too much."""
+    kl_behavior: float
+    """KL(sampler, learner before), nats a token."""
+    kl_reference: float
+    """KL(policy, weights that training started from), nats a token; 0.0 unless kl_coef is set."""
+    kl_step: float
+    """KL(before, after) over the whole vocabulary, nats a token."""
+    entropy: float
+    """Entropy before the update, nats a token."""
+    num_trained_tokens: int
+    """Tokens that the loss was on."""
+    gap_mean: float
+    """Mean |sampler's - learner's log-probability| before the update, nats."""
+    gap_max: float
+    """The largest."""
+    logprob_before: float
+    """Mean log-probability of the trained tokens just before the update."""
+    logprob_after: float
+    """Mean log-probability of the trained tokens just after it."""
+    seconds: LearnerSeconds
+    """Where the time went."""
+
+
+class StepResult(Message):
+    """Answer of ``POST /step``, and ``step.json`` of the checkpoint it made."""
+
+    base_version: int
+    """Version it started from."""
+    target_version: int
+    """Version it made."""
+    facts: BatchFacts
+    """As the trainer sent them."""
+    metrics: LearnerMetrics
+    """As the learner measured them."""
+    completions: tuple[TrainedCompletion, ...]
+    """What happened to each trained completion."""
+
+
+class StepAnswer(Message):
+    """A result, and what was only known once the checkpoint was written."""
+
+    result: StepResult
+    """The step."""
+    save_s: float
+    """Seconds to write the checkpoint."""
+
+
+class RollbackRequest(Message):
+    """``POST /rollback``."""
+
+    version: int = Field(ge=0)
+    """Version to go back to; 0 is the model without any checkpoint."""
+    target_version: int = Field(ge=1)
+    """Version to make: a copy of the other, under a number of its own."""
+
+
+class RollbackResult(Message):
+    """What a rollback made, and ``step.json`` of its checkpoint."""
+
+    rolled_back_to: int
+    """Version whose weights and optimizer these are."""
+    target_version: int
+    """Version it made."""
+    baselines: dict[str, float]
+    """Baselines after the version that it went back to."""
+
+
+class RollbackAnswer(Message):
+    """A result, and what was only known once the checkpoint was written."""
+
+    result: RollbackResult
+    """The rollback."""
+    save_s: float
+    """Seconds to write the checkpoint."""
+
+
+class LearnerHealth(BaseModel):
+    """``GET /health``."""
+
+    status: Literal["ok"] = "ok"
+    """Always ok: the learner answers."""
+    policy_version: int
+    """Version in memory."""
+    busy_with: int | None
+    """Version that is being made; None when idle."""

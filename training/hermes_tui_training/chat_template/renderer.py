@@ -1,0 +1,489 @@
+"""Messages to prompt tokens, sampled tokens to messages: the one place where templates live."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from renderers import create_renderer
+from renderers.base import Renderer, load_tokenizer, merge_chat_template_kwargs
+from renderers.configs import BaseRendererConfig, DefaultRendererConfig, config_from_name
+from renderers.default import DefaultRenderer
+from renderers.reasoning import prompt_ends_in_reasoning
+from transformers import PreTrainedTokenizerFast
+
+from hermes_tui_common.errors import ApiError, ConfigError
+from hermes_tui_training.api.config import ModelConfig
+from hermes_tui_training.chat_template.chatml import ChatMLRenderer, ChatMLRendererConfig
+from hermes_tui_training.chat_template.prefix_match import (
+    Canonical,
+    Recorded,
+    canonical,
+    context_key,
+    shared_length,
+    spoken,
+    text_of,
+    why_broken,
+)
+from hermes_tui_training.chat_template.reply_stream import ReplyStream
+from hermes_tui_training.chat_template.template_bridge import UnprovenError, turn_suffix
+from hermes_tui_training.models.prepare import EMBEDDED_MODEL
+
+logger = logging.getLogger(__name__)
+
+_PROBES: tuple[list[dict[str, str]], ...] = (
+    [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}],
+    [
+        {"role": "user", "content": " 1 + 1?\n"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "x  5 é"},
+    ],
+)
+"""Conversations that tell whether a template is plain ChatML."""
+
+_MAX_RENDERERS = 8
+"""Renderers kept for different template settings; each is a few hundred bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What the engine is given."""
+
+    token_ids: tuple[int, ...]
+    """The prompt."""
+    prefix: dict[str, Any]
+    """``parent_completion_id`` (None without any), ``shared_token_count`` (first tokens that are
+    the parent's prompt and sampled tokens), ``first_difference`` (None, or ``index``,
+    ``recorded_token_id``, ``token_id``, their texts, and ``why`` in words)."""
+    request: Canonical = ()
+    """The messages, in the form that the next prompt compares."""
+    context: str = ""
+    """Tools and template settings, as the next prompt compares them."""
+    messages: Sequence[Mapping[str, Any]] = ()
+    """The messages as they were sent; those of the parent's request are the same objects, so that
+    a conversation is in memory once and not once per turn."""
+    num_shared_messages: int = 0
+    """How many first messages are those of the parent's request."""
+
+
+NO_PARENT: dict[str, Any] = {
+    "parent_completion_id": None,
+    "shared_token_count": 0,
+    "first_difference": None,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """A request for a prompt."""
+
+    messages: Sequence[Mapping[str, Any]]
+    """As they were sent."""
+    tools: list[Any] | None
+    """OpenAI's; None offers none."""
+    history: int
+    """How many messages there were when the assistant had spoken last; 0 when it never did."""
+    spoken: Canonical
+    """All messages, canonical."""
+    extended: Recorded | None
+    """The newest completion of which the messages begin with the request, as it was sent."""
+    context: str
+    """Tools and template settings."""
+
+    @property
+    def history_spoken(self) -> Canonical:
+        """The messages up to the assistant's last one, canonical."""
+        after = len(canonical(self.messages[self.history :]))
+        return self.spoken[: len(self.spoken) - after]
+
+    def parent(self, parents: Sequence[Recorded]) -> Recorded | None:
+        """Return the newest completion that the history ends with."""
+        history = self.history_spoken
+        for parent in reversed(parents):
+            if not parent.request or parent.context != self.context:
+                continue
+            if parent.conversation == history:
+                return parent
+        return None
+
+    def prompt(
+        self, token_ids: tuple[int, ...], prefix: dict[str, Any], parent: Recorded | None
+    ) -> Prompt:
+        """Return the prompt of this request."""
+        shared = self._num_shared(parent)
+        known = parent.messages[:shared] if parent is not None else ()
+        return Prompt(
+            token_ids=token_ids,
+            prefix=prefix,
+            request=self.spoken,
+            context=self.context,
+            messages=[*known, *self.messages[shared:]],
+            num_shared_messages=shared,
+        )
+
+    def _num_shared(self, parent: Recorded | None) -> int:
+        if parent is None:
+            return 0
+        if parent is self.extended:
+            return len(parent.messages)
+        return shared_length(self.messages, parent.messages)
+
+
+class Chat:
+    """A model's chat format; safe to use from any thread."""
+
+    def __init__(self, tokenizer: Any, *, renderer: str = "auto", model_name: str = "") -> None:
+        """Choose the renderer.
+
+        Args:
+            tokenizer: a transformers tokenizer.
+            renderer: ``model.renderer``: "auto", "chatml", "default" or a family of ``renderers``.
+            model_name: hub id, by which "auto" knows families.
+
+        Raises: ConfigError: there is no such renderer, or it does not fit the tokenizer.
+        """
+        self.tokenizer = tokenizer
+        self._lock = threading.Lock()
+        self._texts: dict[int, str] = {}
+        if model_name:
+            tokenizer.name_or_path = model_name
+        self._config = _choose(tokenizer, renderer)
+        self._renderers: dict[str, Renderer] = {}
+        try:
+            base = self._renderer({})
+        except Exception as error:  # renderers assert what they need of a tokenizer
+            raise ConfigError(
+                f'model.renderer = "{renderer}" does not fit the model: {error}'
+            ) from error
+        self._plain_text = isinstance(base, ChatMLRenderer | DefaultRenderer)
+        self.stop_token_ids = tuple(base.get_stop_token_ids())
+        """Tokens that end a reply."""
+        self.renderer = str(self._config.name)
+        """The family whose format it is."""
+        logger.info("chat renderer=%s", self.renderer)
+
+    @classmethod
+    def load(cls, directory: Path, model: ModelConfig) -> Chat:
+        """Load the tokenizer of a prepared model.
+
+        Raises: ConfigError.
+        """
+        try:
+            tokenizer = _load_tokenizer(directory)
+        except Exception as error:  # whatever the loaders raise, the person needs one sentence
+            raise ConfigError(
+                f'model.path = "{model.path}": its tokenizer cannot be loaded: {error}'
+            ) from error
+        name = "" if model.path == EMBEDDED_MODEL else model.path
+        return cls(tokenizer, renderer=model.renderer, model_name=name)
+
+    def _renderer(self, template: Mapping[str, Any]) -> Renderer:
+        key = context_key([], template)
+        if key not in self._renderers:
+            config = self._config
+            try:
+                if template:
+                    config = merge_chat_template_kwargs(config, template)
+                made = (
+                    ChatMLRenderer(self.tokenizer, config)
+                    if isinstance(config, ChatMLRendererConfig)
+                    else create_renderer(self.tokenizer, config)
+                )
+            except (ValueError, TypeError) as error:
+                raise ApiError(
+                    400, f"chat_template_kwargs: {error}", param="chat_template_kwargs"
+                ) from error
+            if len(self._renderers) >= _MAX_RENDERERS:
+                self._renderers.pop(next(reversed(self._renderers)))
+            self._renderers[key] = made
+        return self._renderers[key]
+
+    def prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        template: Mapping[str, Any] | None = None,
+        parents: Sequence[Recorded] = (),
+    ) -> Prompt:
+        """Return the prompt for the next reply.
+
+        Args:
+            messages: OpenAI's, checked; parts of content are text.
+            tools: OpenAI's; empty offers none.
+            template: ``chat_template_kwargs``.
+            parents: recorded completions of the session, oldest first.
+
+        Raises: ApiError: 400, the template refuses the messages or its settings.
+        """
+        template = template or {}
+        said, extended = spoken(messages, parents)
+        request = _Request(
+            messages=messages,
+            tools=list(tools) or None,
+            history=_after_last_assistant(messages),
+            spoken=said,
+            extended=extended,
+            context=context_key(tools, template),
+        )
+        with self._lock:
+            renderer = self._renderer(template)
+            try:
+                return self._prompt(renderer, request, parents)
+            except ApiError:
+                raise
+            except Exception as error:  # a template may raise anything about a client's messages
+                raise ApiError(
+                    400,
+                    f"The model's chat template refuses these messages: {error}",
+                    param="messages",
+                ) from error
+
+    def _prompt(self, renderer: Renderer, request: _Request, parents: Sequence[Recorded]) -> Prompt:
+        """Continue the recorded tokens, or render the conversation and say why that was needed."""
+        if not request.history or not parents:
+            return request.prompt(self._render(renderer, request), NO_PARENT, None)
+        parent = request.parent(parents)
+        why = None
+        if parent is not None and request.history < len(request.messages):
+            try:
+                suffix = self._suffix(renderer, request, parent)
+                prefix = {**NO_PARENT, "parent_completion_id": parent.completion_id}
+                prefix["shared_token_count"] = len(parent.token_ids)
+                return request.prompt(parent.token_ids + tuple(suffix), prefix, parent)
+            except UnprovenError as error:
+                why = str(error)
+        elif parent is not None:
+            why = "nothing was said after the reply"
+        token_ids = self._render(renderer, request)
+        closest, shared = _closest(token_ids, parents)
+        why = why or why_broken(request.history_spoken, request.context, closest)
+        prefix = self._compared(token_ids, closest, shared, why)
+        return request.prompt(token_ids, prefix, closest)
+
+    @staticmethod
+    def _render(renderer: Renderer, request: _Request) -> tuple[int, ...]:
+        plain: list[Any] = [_plain(message) for message in request.messages]
+        rendered = renderer.render_ids(plain, tools=request.tools, add_generation_prompt=True)
+        return tuple(rendered)
+
+    @staticmethod
+    def _suffix(renderer: Renderer, request: _Request, parent: Recorded) -> Sequence[int]:
+        """Return what follows a recorded reply.
+
+        Raises: UnprovenError: that cannot be told; the text says why.
+        """
+        known, split = parent.token_ids, parent.num_prompt_tokens
+        if isinstance(renderer, DefaultRenderer):
+            plain = [_plain(message) for message in request.messages]
+            return turn_suffix(
+                renderer, plain, request.history, last_token_id=known[-1], tools=request.tools
+            )
+        new: list[Any] = [_plain(message) for message in request.messages[request.history :]]
+        if isinstance(renderer, ChatMLRenderer):
+            suffix = renderer.turn_suffix(known[-1], new)
+            assert suffix is not None, "what follows the last reply is not the assistant's"
+            return suffix
+        bridged = renderer.bridge_to_next_turn(
+            list(known[:split]), list(known[split:]), new, tools=request.tools
+        )
+        if bridged is None or tuple(bridged.token_ids[: len(known)]) != known:
+            raise UnprovenError("the model's renderer cannot continue after this reply")
+        return list(bridged.token_ids[len(known) :])
+
+    def raw_prompt(
+        self, prompt: str | Sequence[int], *, parents: Sequence[Recorded] = ()
+    ) -> Prompt:
+        """Return a prompt that is no conversation: a text, or its token ids.
+
+        Args:
+            prompt: control tokens in a text are control tokens; nothing is put around it but what
+                the tokenizer itself begins a text with.
+            parents: recorded completions of the session, oldest first.
+
+        Raises: ApiError: 400: it is empty, or an id is none of the model's.
+        """
+        token_ids = self._encoded(prompt) if isinstance(prompt, str) else tuple(prompt)
+        if not token_ids:
+            raise ApiError(400, "'prompt' must hold a token at least.", param="prompt")
+        size = len(self.tokenizer)
+        unknown = next((token_id for token_id in token_ids if not 0 <= token_id < size), None)
+        if unknown is not None:
+            raise ApiError(
+                400,
+                f"'prompt' holds {unknown}; the model's token ids are below {size}.",
+                param="prompt",
+            )
+        prefix = NO_PARENT
+        if parents:
+            closest, shared = _closest(token_ids, parents)
+            prefix = self._compared(token_ids, closest, shared, "the prompt was sent ready-made")
+        return Prompt(token_ids=token_ids, prefix=prefix)
+
+    def _encoded(self, text: str) -> tuple[int, ...]:
+        with self._lock:
+            return tuple(self.tokenizer.encode(text, split_special_tokens=False))
+
+    def _compared(
+        self, token_ids: Sequence[int], closest: Recorded, shared: int, why: str
+    ) -> dict[str, Any]:
+        """Return a prompt's ``prefix``: how far it goes along with a record, and why no further."""
+        recorded, difference = closest.token_ids, None
+        if shared < min(len(recorded), len(token_ids)):
+            difference = {
+                "index": shared,
+                "recorded_token_id": recorded[shared],
+                "recorded_text": self.token_text(recorded[shared]),
+                "token_id": token_ids[shared],
+                "text": self.token_text(token_ids[shared]),
+                "why": why,
+            }
+        return {
+            "parent_completion_id": closest.completion_id,
+            "shared_token_count": shared,
+            "first_difference": difference,
+        }
+
+    def token_text(self, token_id: int) -> str:
+        """Return one token's text; U+FFFD stands for bytes that are no characters alone."""
+        text = self._texts.get(token_id)
+        if text is None:
+            text = self._texts[token_id] = str(self.tokenizer.decode([token_id]))
+        return text
+
+    def reply_stream(
+        self,
+        prompt: Prompt,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        template: Mapping[str, Any] | None = None,
+        stop: Sequence[str] = (),
+        raw: bool = False,
+    ) -> ReplyStream:
+        """Return what turns the sampled tokens of a reply into a message, while they arrive.
+
+        Args:
+            raw: whether the prompt is no conversation, so that the reply is all text.
+        """
+        # Whatever encodes does so under the lock: how a fast tokenizer treats control tokens is
+        # a state that all threads share.
+        with self._lock:
+            renderer = self._renderer(template or {})
+            reasoning_open = isinstance(renderer, DefaultRenderer) and prompt_ends_in_reasoning(
+                self.tokenizer, list(prompt.token_ids), stop_ids=set(self.stop_token_ids)
+            )
+        return ReplyStream(
+            self.tokenizer,
+            prompt_token_ids=prompt.token_ids,
+            tools=tools,
+            stop=stop,
+            stop_token_ids=self.stop_token_ids,
+            renderer=None if self._plain_text else renderer,
+            reasoning_open=reasoning_open,
+            raw=raw,
+        )
+
+
+def _load_tokenizer(directory: Path) -> Any:
+    """Return a model's tokenizer.
+
+    One that is all in its ``tokenizer.json`` is loaded from there: transformers' general way
+    imports every model's configuration first, which takes seconds.
+    """
+    settings = directory / "tokenizer_config.json"
+    if settings.exists():
+        name = json.loads(settings.read_text(encoding="utf-8")).get("tokenizer_class")
+        if name == "PreTrainedTokenizerFast":
+            return PreTrainedTokenizerFast.from_pretrained(str(directory))
+    return load_tokenizer(str(directory))
+
+
+def _choose(tokenizer: Any, name: str) -> BaseRendererConfig:
+    """Return the configuration of the renderer that a name means for a tokenizer."""
+    if name == "chatml" or (name == "auto" and _speaks_chatml(tokenizer)):
+        return ChatMLRendererConfig(default_system_prompt=_default_system_prompt(tokenizer))
+    try:
+        if name == "auto":
+            config = _known_family(tokenizer)
+        else:
+            config = config_from_name(name)
+            assert config is not None, "only auto has no configuration"
+    except ValueError as error:
+        raise ConfigError(f'model.renderer = "{name}": {error}') from error
+    if isinstance(config, DefaultRendererConfig):
+        if not getattr(tokenizer, "chat_template", None):
+            raise ConfigError(
+                "the model has no chat template and is not of a known family; set model.renderer "
+                'to its family, to "chatml", or use an instruct model'
+            )
+        return config
+    # Reasoning that was sampled stays in the conversation: what is trained is what was seen.
+    try:
+        return config.model_copy(update={"thinking_retention": "all"})
+    except ValueError:
+        return config
+
+
+def _known_family(tokenizer: Any) -> BaseRendererConfig:
+    from renderers.base import MODEL_RENDERER_MAP
+
+    family = MODEL_RENDERER_MAP.get(tokenizer.name_or_path, "default")
+    config = config_from_name(family)
+    assert config is not None
+    return config
+
+
+def _speaks_chatml(tokenizer: Any) -> bool:
+    """Tell whether the model's template is plain ChatML, by its tokens."""
+    try:
+        renderer = ChatMLRenderer(
+            tokenizer,
+            ChatMLRendererConfig(default_system_prompt=_default_system_prompt(tokenizer)),
+        )
+    except ConfigError:
+        return False
+    if not getattr(tokenizer, "chat_template", None):
+        return True
+    return all(
+        renderer.render_ids(list(probe), add_generation_prompt=True)
+        == list(tokenizer.apply_chat_template(probe, add_generation_prompt=True, return_dict=False))
+        for probe in _PROBES
+    )
+
+
+def _default_system_prompt(tokenizer: Any) -> str | None:
+    """Return the system message that the model's template adds to conversations without one."""
+    if not getattr(tokenizer, "chat_template", None):
+        return None
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
+    opening, _, rest = text.partition("<|im_start|>system\n")
+    return rest.partition("<|im_end|>")[0] if not opening and rest else None
+
+
+def _closest(token_ids: Sequence[int], parents: Sequence[Recorded]) -> tuple[Recorded, int]:
+    """Return the newest of the completions that share most first tokens, and how many they are."""
+    shared = [shared_length(parent.token_ids, token_ids) for parent in parents]
+    most = max(shared)
+    index = len(shared) - 1 - shared[::-1].index(most)
+    return parents[index], most
+
+
+def _after_last_assistant(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return the index after the last assistant message; 0 without any."""
+    for index in range(len(messages), 0, -1):
+        if messages[index - 1]["role"] == "assistant":
+            return index
+    return 0
+
+
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with the keys that renderers know, its content one string."""
+    kept = ("tool_calls", "tool_call_id", "name", "reasoning_content")
+    role = "system" if message["role"] == "developer" else message["role"]
+    plain = {"role": role, "content": text_of(message)}
+    return plain | {key: message[key] for key in kept if message.get(key)}

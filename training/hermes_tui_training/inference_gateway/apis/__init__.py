@@ -1,0 +1,1 @@
+"""One module for each API that clients speak."""

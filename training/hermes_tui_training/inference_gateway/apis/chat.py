@@ -1,0 +1,107 @@
+"""``/v1/chat/completions``: OpenAI's, with vLLM's names for token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hermes_tui_common.errors import ApiError
+from hermes_tui_common.http import read_body, sse
+from hermes_tui_training.api.protocol import ChatRequest
+from hermes_tui_training.inference_gateway.apis.base import Shapes
+from hermes_tui_training.inference_gateway.completion_run import Outcome, Piece
+from hermes_tui_training.inference_gateway.context import require_session
+from hermes_tui_training.inference_gateway.sampling_plan import plan
+from hermes_tui_training.inference_gateway.streaming import begin
+
+DONE = sse("[DONE]")
+"""Ends OpenAI's streams of chunks."""
+
+
+async def chat_completions(request: Request) -> Response:
+    """``POST /v1/chat/completions``."""
+    session = await require_session(request)
+    return await begin(request, session, plan(await read_body(request, ChatRequest)), ChatShapes)
+
+
+class ChatShapes(Shapes):
+    """The answers of one chat completion."""
+
+    def _envelope(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.run.completion_id,
+            "object": kind,
+            "created": int(self.run.created_at),
+            "model": self.model,
+        }
+
+    def answer(self, pieces: Sequence[Piece], outcome: Outcome) -> dict[str, Any]:
+        """Return the whole completion as one JSON object."""
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": outcome.message,
+            "finish_reason": outcome.finish_reason,
+            "logprobs": None,
+        }
+        usage = openai_usage(self.num_prompt_tokens, len(self.run.token_ids))
+        body = self._envelope("chat.completion") | {"choices": [choice], "usage": usage}
+        if self.plan.logprobs:
+            content = [entry for piece in pieces for entry in self.logprob_entries(piece)]
+            choice["logprobs"] = {"content": content, "refusal": None}
+        if self.plan.return_token_ids:
+            choice["token_ids"] = self.run.token_ids
+            body["prompt_token_ids"] = list(self.run.prompt.token_ids)
+        return body
+
+    def first(self) -> Iterable[bytes]:
+        """Yield the chunk that names the role."""
+        chunk = self._chunk({"role": "assistant", "content": ""}, None)
+        if self.plan.return_token_ids:
+            chunk["prompt_token_ids"] = list(self.run.prompt.token_ids)
+        yield sse(chunk)
+
+    def piece(self, piece: Piece) -> Iterable[bytes]:
+        """Yield the chunk of a piece; none when it has nothing that was asked for."""
+        if not piece.delta and not self.plan.logprobs and not self.plan.return_token_ids:
+            return
+        chunk = self._chunk(piece.delta, None)
+        choice = chunk["choices"][0]
+        if self.plan.logprobs:
+            choice["logprobs"] = {"content": list(self.logprob_entries(piece)), "refusal": None}
+        if self.plan.return_token_ids:
+            choice["token_ids"] = list(piece.token_ids)
+        yield sse(chunk)
+
+    def last(self, outcome: Outcome) -> Iterable[bytes]:
+        """Yield the rest of the message, the finish, and the usage if it was asked for."""
+        if outcome.delta:
+            yield sse(self._chunk(outcome.delta, None))
+        yield sse(self._chunk({}, outcome.finish_reason))
+        if self.plan.include_usage:
+            usage = openai_usage(self.num_prompt_tokens, len(self.run.token_ids))
+            yield sse(self._envelope("chat.completion.chunk") | {"choices": [], "usage": usage})
+        yield DONE
+
+    def failed(self, error: ApiError) -> Iterable[bytes]:
+        """Yield the error, and the end."""
+        yield sse(error.body())
+        yield DONE
+
+    def _chunk(self, delta: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+        chunk = self._envelope("chat.completion.chunk") | {"choices": [choice]}
+        if self.plan.include_usage:
+            chunk["usage"] = None
+        return chunk
+
+
+def openai_usage(num_prompt_tokens: int, num_sampled_tokens: int) -> dict[str, int]:
+    """Return how many tokens a completion has."""
+    return {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": num_sampled_tokens,
+        "total_tokens": num_prompt_tokens + num_sampled_tokens,
+    }

@@ -1,0 +1,111 @@
+"""The inference gateway: OpenAI's and Anthropic's completions, recorded; the trainer's routes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from hermes_tui_common.http import EXCEPTION_HANDLERS
+from hermes_tui_training.api.config import TrainerRole
+from hermes_tui_training.engine.base import Engine
+from hermes_tui_training.inference_gateway.apis.anthropic import messages
+from hermes_tui_training.inference_gateway.apis.chat import chat_completions
+from hermes_tui_training.inference_gateway.apis.responses import responses
+from hermes_tui_training.inference_gateway.apis.text import completions
+from hermes_tui_training.inference_gateway.context import Services, caller_of, services_of
+from hermes_tui_training.inference_gateway.routes import episodes as reading
+from hermes_tui_training.inference_gateway.routes import sessions
+from hermes_tui_training.inference_gateway.routes import status as trainer
+from hermes_tui_training.inference_gateway.routes import versions as lessons
+from hermes_tui_training.store.store import Store
+
+if TYPE_CHECKING:
+    from hermes_tui_training.chat_template.renderer import Chat
+    from hermes_tui_training.trainer.orchestrator import Orchestrator
+
+OWNER = "hermes-tui"
+"""``owned_by`` of our models."""
+
+
+def create_app(
+    config: TrainerRole,
+    *,
+    store: Store,
+    engine: Engine,
+    chat: Chat,
+    orchestrator: Orchestrator,
+) -> Starlette:
+    """Return the inference gateway over parts that have been started."""
+    app = Starlette(routes=_routes(), exception_handlers=EXCEPTION_HANDLERS)
+    app.state.services = Services(
+        config=config, store=store, engine=engine, chat=chat, orchestrator=orchestrator
+    )
+    return app
+
+
+def _routes() -> list[Route]:
+    get, post = ["GET"], ["POST"]
+    return [
+        Route("/health", health, methods=get),
+        Route("/v1/chat/completions", chat_completions, methods=post),
+        Route("/chat/completions", chat_completions, methods=post),
+        Route("/v1/completions", completions, methods=post),
+        Route("/completions", completions, methods=post),
+        Route("/v1/responses", responses, methods=post),
+        Route("/responses", responses, methods=post),
+        Route("/v1/messages", messages, methods=post),
+        Route("/messages", messages, methods=post),
+        Route("/v1/models", list_models, methods=get),
+        Route("/models", list_models, methods=get),
+        Route("/rl/start_session", sessions.start_session, methods=post),
+        Route("/rl/end_session", sessions.end_session, methods=post),
+        Route("/rl/set_reward", sessions.set_reward, methods=post),
+        Route("/rl/unset_reward", sessions.unset_reward, methods=post),
+        Route("/rl/sessions", reading.list_sessions, methods=get),
+        Route("/rl/episodes", reading.list_episodes, methods=get),
+        Route("/rl/episodes/{episode_id}", reading.read_episode, methods=get),
+        Route("/rl/steps", reading.list_steps, methods=get),
+        Route("/export_trajectories", reading.export_trajectories, methods=post),
+        Route("/rl/status", trainer.read_status, methods=get),
+        Route("/rl/pause", trainer.pause, methods=post),
+        Route("/rl/resume", trainer.resume, methods=post),
+        Route("/rl/checkpoint", trainer.keep_checkpoint, methods=post),
+        Route("/rl/rollback", lessons.rollback, methods=post),
+        Route("/rl/canaries", lessons.list_canaries, methods=get),
+        Route("/rl/events", trainer.stream_events, methods=get),
+    ]
+
+
+async def health(request: Request) -> Response:
+    """``GET /health``."""
+    services = services_of(request)
+    sessions_open = await asyncio.to_thread(services.store.num_sessions)
+    return JSONResponse(
+        {
+            "status": "ok",
+            "backend": services.engine.backend,
+            "sessions": sessions_open,
+            "paused": bool(services.orchestrator.status().get("paused")),
+            "policy_version": services.engine.policy_version,
+        }
+    )
+
+
+async def list_models(request: Request) -> Response:
+    """``GET /v1/models``: the one that is served."""
+    await caller_of(request)
+    services = services_of(request)
+    model = {
+        "id": services.config.model.path,
+        "object": "model",
+        "created": 0,
+        "owned_by": OWNER,
+        "max_model_len": services.engine.max_model_len,
+        "policy_version": services.engine.policy_version,
+    }
+    return JSONResponse({"object": "list", "data": [model]})

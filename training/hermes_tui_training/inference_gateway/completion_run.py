@@ -1,0 +1,406 @@
+"""One completion from request to record: rendered, recorded, sampled, recorded again, answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hermes_tui_common.errors import ApiError, TrainingError
+from hermes_tui_training.api.protocol import EventKind
+from hermes_tui_training.api.types import (
+    Base,
+    CompletionKind,
+    CompletionOutcome,
+    Session,
+    UntrainableReason,
+)
+from hermes_tui_training.chat_template.prefix_match import (
+    Recorded,
+    canonical,
+    completion_kind,
+    retried,
+)
+from hermes_tui_training.engine.base import EngineOutput, SamplingParams
+from hermes_tui_training.inference_gateway.context import Services
+from hermes_tui_training.inference_gateway.sampling_plan import Plan
+from hermes_tui_training.store.store import ConflictError, new_id
+
+if TYPE_CHECKING:
+    from hermes_tui_training.chat_template.renderer import Prompt
+    from hermes_tui_training.chat_template.reply_stream import ReplyStream
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 256
+"""Requests that may wait for a slot of the engine; more are told to come back."""
+
+_BUSY_RETRY_S = 1.0
+_TOKEN_EVENTS_S = 0.1
+"""How often a completion's tokens are told to views at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What a completion gained."""
+
+    delta: dict[str, Any]
+    """OpenAI's delta; empty while a tag or a character is not complete."""
+    token_ids: tuple[int, ...]
+    """Tokens behind it."""
+    logprobs: tuple[float, ...]
+    """Their log-probabilities, as many."""
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...]
+    """Their alternatives; empty when none were asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The end of a completion; it has been recorded."""
+
+    delta: dict[str, Any]
+    """What the pieces did not have yet."""
+    message: dict[str, Any]
+    """OpenAI's assistant message."""
+    finish_reason: str
+    """stop, length or tool_calls."""
+    stop_text: str | None
+    """The stop string that ended it; None when nothing of the kind did."""
+
+
+class CompletionRun:
+    """One completion of a session."""
+
+    def __init__(self, services: Services, session: Session, plan: Plan) -> None:
+        self.plan = plan
+        self.completion_id = new_id(plan.id_prefix)
+        self.created_at = time.time()
+        self.token_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.prompt: Prompt
+        self.episode_id = ""
+        self.client_left = False
+        """Set before the run's task is cancelled because nobody listens any more."""
+        self._services = services
+        self._session = session
+        self._policy_versions: list[int] = []
+        self._top_logprobs: list[tuple[tuple[int, float], ...]] = []
+        self._kind: CompletionKind = "turn"
+        self._reply: ReplyStream
+        self._sampling: SamplingParams
+        self._started = time.monotonic()
+        self._first_token_s: float | None = None
+        self._recorded_top = services.config.training.gateway.top_logprobs
+        self._untold = _TokenEvents(self)
+
+    # -- before sampling --------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Render the prompt and record the request.
+
+        Raises: ApiError: 400: it cannot be rendered or is too long. 401: the session was ended
+            meanwhile. 429: too many requests wait.
+        """
+        waiting = self._services.engine.stats().num_waiting
+        if waiting >= MAX_WAITING:
+            raise ApiError(
+                429,
+                f"{waiting} completions wait for a slot; try again a little later.",
+                retry_after_s=_BUSY_RETRY_S,
+            )
+        try:
+            await asyncio.to_thread(self._begin)
+        except ConflictError as error:
+            raise ApiError(401, f"{error}: its key works no longer.") from error
+        except RecursionError as error:
+            raise ApiError(400, "The request is nested too deeply.") from error
+
+    def _begin(self) -> None:
+        plan, chat = self.plan, self._services.chat
+        session_id, known = self._session.session_id, self._services.parents
+        parents = known.of(session_id)
+        self.prompt = self._rendered(parents)
+        if self.prompt.prefix["first_difference"] and (older := known.older(session_id)):
+            self.prompt = self._rendered([*older, *parents])  # a fork from further back
+        max_tokens = self._max_tokens(len(self.prompt.token_ids))
+        self._sampling = SamplingParams(
+            max_tokens=max_tokens,
+            temperature=plan.temperature,
+            top_p=plan.top_p,
+            top_k=plan.top_k,
+            seed=plan.seed,
+            stop=plan.stop,
+            stop_token_ids=chat.stop_token_ids,
+            top_logprobs=max(plan.top_logprobs, self._recorded_top),
+        )
+        self._reply = chat.reply_stream(
+            self.prompt,
+            tools=plan.tools if plan.may_call else (),
+            template=plan.template,
+            stop=plan.stop,
+            raw=plan.raw_prompt is not None,
+        )
+        self._kind = completion_kind(plan.messages)
+        self.episode_id, _ = self._services.store.begin_completion(
+            completion_id=self.completion_id,
+            session_id=self._session.session_id,
+            prompt_token_ids=self.prompt.token_ids,
+            sampling=plan.sampling_record(max_tokens),
+            request_messages=plan.messages,
+            tools=plan.tools,
+            prefix=self.prompt.prefix,
+            kind=self._kind,
+            retry_of=retried(plan.messages, parents),
+            base=self._base(),
+        )
+
+    def _rendered(self, parents: list[Recorded]) -> Prompt:
+        plan, chat = self.plan, self._services.chat
+        if plan.raw_prompt is not None:
+            return chat.raw_prompt(plan.raw_prompt, parents=parents)
+        return chat.prompt(plan.messages, tools=plan.tools, template=plan.template, parents=parents)
+
+    def _base(self) -> Base | None:
+        """Return the recorded completion that this one begins with, if any."""
+        prefix = self.prompt.prefix
+        if prefix["parent_completion_id"] is None:
+            return None
+        return Base(
+            completion_id=prefix["parent_completion_id"],
+            num_tokens=prefix["shared_token_count"],
+            num_messages=self.prompt.num_shared_messages,
+        )
+
+    def _max_tokens(self, num_prompt_tokens: int) -> int:
+        limit = self._services.engine.max_model_len
+        if num_prompt_tokens >= limit:
+            raise ApiError(
+                400,
+                f"This model's maximum context length is {limit} tokens, but the prompt is "
+                f"{num_prompt_tokens} tokens long. Shorten it, or start a new conversation.",
+                code="context_length_exceeded",
+                param=self.plan.prompt_field,
+            )
+        room = limit - num_prompt_tokens
+        return min(self.plan.max_tokens or room, room)
+
+    @contextlib.asynccontextmanager
+    async def registered(self) -> AsyncIterator[None]:
+        """Count as running, so that the process waits for the record before it ends."""
+        self._services.running.add(self.completion_id)
+        try:
+            yield
+        finally:
+            self._services.running.discard(self.completion_id)
+
+    # -- sampling ---------------------------------------------------------------------------
+
+    async def run(self, emit: Callable[[Piece], None]) -> Outcome:
+        """Sample; hand each piece to ``emit`` and return the outcome once it is recorded.
+
+        Cancelling the task aborts the engine's request; what there is gets recorded.
+        Raises: ApiError: 502: the engine failed. 500: the outcome could not be recorded.
+        """
+        try:
+            engine_reason, stop_text = await self._sample(emit)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._record_cancelled())
+            raise
+        except Exception as error:
+            # Request boundary: whatever the engine raised belongs to this completion alone.
+            logger.warning("completion failed id=%s: %s", self.completion_id, error)
+            await self._record(None, None, "engine_error", str(error) or type(error).__name__)
+            raise ApiError(
+                502, f"The engine failed: {error}. The completion was recorded as it broke off."
+            ) from error
+        try:
+            return await asyncio.shield(self._finish(engine_reason, stop_text))
+        except Exception as error:
+            # Request boundary: an answer that is not recorded must not be given.
+            logger.exception("completion not recorded id=%s", self.completion_id)
+            raise ApiError(500, f"The completion could not be recorded: {error}.") from error
+
+    async def _sample(self, emit: Callable[[Piece], None]) -> tuple[str, str | None]:
+        """Return the engine's finish reason and the stop string that ended the completion."""
+        outputs = self._services.engine.generate(self.prompt.token_ids, self._sampling)
+        reason: str | None = None
+        stop_text: str | None = None
+        try:
+            async for output in outputs:
+                emit(self._take(output))
+                reason, stop_text = output.finish_reason, output.stop_text
+        finally:
+            await outputs.aclose()  # type: ignore[attr-defined]
+        if reason is None:
+            raise TrainingError("the engine ended a completion without a reason")
+        return reason, stop_text
+
+    def _take(self, output: EngineOutput) -> Piece:
+        _check(output)
+        if self._first_token_s is None:
+            self._first_token_s = time.monotonic() - self._started
+        self.token_ids += output.token_ids
+        self.logprobs += output.logprobs
+        self._policy_versions += output.policy_versions
+        self._top_logprobs += output.top_logprobs
+        delta, texts = self._reply.push(output.token_ids)
+        self._untold.add(output, texts)
+        asked = self.plan.top_logprobs
+        tops = tuple(top[:asked] for top in output.top_logprobs) if asked else ()
+        return Piece(
+            delta=delta,
+            token_ids=output.token_ids,
+            logprobs=output.logprobs,
+            top_logprobs=tops,
+        )
+
+    # -- after sampling ---------------------------------------------------------------------
+
+    async def _finish(self, engine_reason: str, stop_text: str | None) -> Outcome:
+        final = self._reply.finish(stop_text)
+        calls = final.message.get("tool_calls") and engine_reason == "stop"
+        finish_reason = "tool_calls" if calls else engine_reason
+        await self._record(finish_reason, final.message, self._obstacle(engine_reason), None)
+        if self.token_ids:
+            self._services.parents.add(self._session.session_id, self._recorded(final.message))
+        return Outcome(
+            delta=final.delta,
+            message=final.message,
+            finish_reason=finish_reason,
+            stop_text=stop_text,
+        )
+
+    def _obstacle(self, engine_reason: str) -> UntrainableReason | None:
+        """Return why a completion that ended well may not be trained, or None."""
+        if self._kind == "aux":
+            return "aux_call"
+        if not self.token_ids:
+            return "no_token_ids"
+        if not self.plan.is_recomputable:
+            return "sampling_mismatch"
+        if engine_reason == "length" and not self._services.config.training.train_truncated:
+            return "truncated"
+        return None
+
+    def _recorded(self, message: dict[str, Any]) -> Recorded:
+        return Recorded(
+            completion_id=self.completion_id,
+            token_ids=self.prompt.token_ids + tuple(self.token_ids),
+            num_prompt_tokens=len(self.prompt.token_ids),
+            request=self.prompt.request,
+            answer=canonical([message]),
+            context=self.prompt.context,
+            messages=self.prompt.messages,
+        )
+
+    async def _record_cancelled(self) -> None:
+        """Record what there is; a partial reply can be continued, since the client may have it."""
+        message = self._reply.finish().message if self.token_ids else None
+        if self.client_left:
+            await self._record(None, message, "client_left", "the client left")
+        else:
+            await self._record(None, message, "engine_error", "the trainer was stopped")
+        if message is not None:
+            self._services.parents.add(self._session.session_id, self._recorded(message))
+
+    async def _record(
+        self,
+        finish_reason: str | None,
+        message: dict[str, Any] | None,
+        untrainable_reason: UntrainableReason | None,
+        error: str | None,
+    ) -> None:
+        self._untold.flush()
+        latency = {"total_s": time.monotonic() - self._started}
+        if self._first_token_s is not None:
+            latency["ttft_s"] = self._first_token_s
+        await self._services.outcomes.record(
+            CompletionOutcome(
+                completion_id=self.completion_id,
+                token_ids=self.token_ids,
+                logprobs=self.logprobs,
+                policy_versions=self._policy_versions,
+                top_logprobs=tuple(self._top_logprobs),
+                finish_reason=finish_reason,
+                message=message,
+                latency=latency,
+                trainable=untrainable_reason is None,
+                untrainable_reason=untrainable_reason,
+                error=error,
+            )
+        )
+        logger.info(
+            "completion recorded id=%s episode=%s tokens=%s seconds=%.2f untrainable=%s",
+            self.completion_id,
+            self.episode_id,
+            len(self.token_ids),
+            latency["total_s"],
+            untrainable_reason,
+        )
+
+    def tell(self, payload: dict[str, Any]) -> None:
+        """Tell views about sampled tokens."""
+        self._services.store.publish_transient(
+            EventKind.COMPLETION_TOKENS,
+            {
+                "completion_id": self.completion_id,
+                "session_id": self._session.session_id,
+                "episode_id": self.episode_id,
+                **payload,
+            },
+        )
+
+
+class _TokenEvents:
+    """Gathers a completion's tokens and tells them to views a few times a second."""
+
+    def __init__(self, run: CompletionRun) -> None:
+        self._run = run
+        self._told_at = -math.inf
+        self._start = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._payload: dict[str, list[Any]] = {
+            "token_ids": [],
+            "texts": [],
+            "logprobs": [],
+            "policy_versions": [],
+        }
+
+    def add(self, output: EngineOutput, texts: list[str]) -> None:
+        """Take sampled tokens; tell them, unless others were told just before."""
+        self._payload["token_ids"] += output.token_ids
+        self._payload["texts"] += texts
+        self._payload["logprobs"] += output.logprobs
+        self._payload["policy_versions"] += output.policy_versions
+        if time.monotonic() - self._told_at >= _TOKEN_EVENTS_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Tell what has not been told."""
+        if self._payload["token_ids"]:
+            self._run.tell({"start": self._start, **self._payload})
+            self._start += len(self._payload["token_ids"])
+            self._told_at = time.monotonic()
+            self._clear()
+
+
+def _check(output: EngineOutput) -> None:
+    """Raise TrainingError unless an output can be recorded and trained."""
+    lengths = {len(output.token_ids), len(output.logprobs), len(output.policy_versions)}
+    if output.top_logprobs:
+        lengths.add(len(output.top_logprobs))
+    if len(lengths) != 1:
+        raise TrainingError(
+            f"the engine returned {len(output.token_ids)} tokens, {len(output.logprobs)} logprobs "
+            f"and {len(output.policy_versions)} versions"
+        )
+    values = [*output.logprobs, *(p for top in output.top_logprobs for _, p in top)]
+    if not all(isinstance(value, float | int) and math.isfinite(value) for value in values):
+        raise TrainingError("the engine returned a logprob that is no number")

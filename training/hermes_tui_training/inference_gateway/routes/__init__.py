@@ -1,0 +1,1 @@
+"""The gateway's own routes: sessions, episodes, versions, status."""

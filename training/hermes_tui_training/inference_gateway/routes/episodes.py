@@ -1,0 +1,190 @@
+"""What was recorded, as JSON: sessions, episodes, completions, steps, exported trajectories."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from hermes_tui_common.errors import ApiError
+from hermes_tui_common.http import read_body
+from hermes_tui_training.api.protocol import Export
+from hermes_tui_training.api.types import Completion, Episode
+from hermes_tui_training.exports.rows import ExportOptions, row_json, rows_of
+from hermes_tui_training.inference_gateway.context import (
+    Caller,
+    Services,
+    caller_of,
+    require_admin,
+    services_of,
+)
+from hermes_tui_training.store.store import UnknownIdError
+
+MAX_PAGE = 1000
+"""Rows of one answer at most."""
+
+
+async def list_sessions(request: Request) -> Response:
+    """``GET /rl/sessions``: all sessions, or the key's own."""
+    caller, services = await caller_of(request), services_of(request)
+    if caller.session is not None:
+        found = [caller.session]
+    else:
+        found = await asyncio.to_thread(services.store.sessions, limit=_limit(request, MAX_PAGE))
+    return JSONResponse({"data": [asdict(session) for session in found]})
+
+
+async def list_episodes(request: Request) -> Response:
+    """``GET /rl/episodes``: without completions, oldest first."""
+    caller, services = await caller_of(request), services_of(request)
+    query = request.query_params
+    session_id = query.get("session_id")
+    if caller.session is not None:
+        session_id = session_id or caller.session.session_id
+        caller.require_own(session_id)
+    rows = await asyncio.to_thread(
+        services.store.summaries,
+        session_id=session_id,
+        group_id=query.get("group_id"),
+        state=query.get("state"),
+        after=query.get("after"),
+        limit=_limit(request, 100),
+    )
+    version = services.engine.policy_version
+    return JSONResponse({"data": [row | {"staleness": _staleness(row, version)} for row in rows]})
+
+
+def _staleness(row: dict[str, Any], version: int) -> int | None:
+    """Return how many versions an episode is behind; None once that matters no longer."""
+    oldest = row["policy_version_min"]
+    if oldest is None or row["state"] in ("trained", "dropped"):
+        return None
+    return max(0, version - int(oldest))
+
+
+async def read_episode(request: Request) -> Response:
+    """``GET /rl/episodes/{episode_id}``: with everything that was recorded."""
+    caller, services = await caller_of(request), services_of(request)
+    episode = await _episode(services, request.path_params["episode_id"])
+    _require_visible(caller, episode)
+    body = await asyncio.to_thread(
+        episode_json, episode, services.engine.policy_version, services.chat.token_text
+    )
+    return JSONResponse(body)
+
+
+def _require_visible(caller: Caller, episode: Episode) -> None:
+    caller.require_own(episode.session_id)
+
+
+async def _episode(services: Services, episode_id: str) -> Episode:
+    try:
+        return await asyncio.to_thread(services.store.episode, episode_id)
+    except UnknownIdError as error:
+        raise ApiError(404, f"There is no episode {episode_id!r}.") from error
+
+
+async def list_steps(request: Request) -> Response:
+    """``GET /rl/steps``: one row per optimizer step, oldest first."""
+    await require_admin(request)
+    after = _integer(request, "after", -1)
+    rows = await asyncio.to_thread(
+        services_of(request).store.steps, after=after, limit=_limit(request, MAX_PAGE)
+    )
+    return JSONResponse({"data": rows})
+
+
+async def export_trajectories(request: Request) -> Response:
+    """``POST /export_trajectories``: recorded data to use elsewhere; marks nothing."""
+    await require_admin(request)
+    services = services_of(request)
+    body = await read_body(request, Export)
+    if body.session_ids is None and body.episode_ids is None:
+        raise ApiError(400, "'session_ids' or 'episode_ids' is needed.", param="session_ids")
+    episodes = [await _episode(services, episode_id) for episode_id in body.episode_ids or ()]
+    for session_id in body.session_ids or ():
+        if await asyncio.to_thread(services.store.session, session_id) is None:
+            raise ApiError(404, f"There is no session {session_id!r}.", param="session_ids")
+        episodes += await asyncio.to_thread(
+            services.store.episodes, session_id=session_id, limit=-1
+        )
+    rows = await asyncio.to_thread(_exported, episodes, body)
+    return JSONResponse({"trajectories": rows, "data": rows})
+
+
+def _exported(episodes: Sequence[Episode], body: Export) -> list[dict[str, Any]]:
+    """Return the rows of episodes, each episode once."""
+    once = {episode.episode_id: episode for episode in episodes}
+    options = ExportOptions(style=body.style, discount=body.discount)
+    return [row_json(row) for episode in once.values() for row in rows_of(episode, options)]
+
+
+def episode_json(
+    episode: Episode, policy_version: int, token_text: Callable[[int], str]
+) -> dict[str, Any]:
+    """Return an episode with its completions.
+
+    Args:
+        policy_version: the version that serves, against which staleness counts.
+        token_text: decodes one token.
+    """
+    row: dict[str, Any] = {
+        "episode_id": episode.episode_id,
+        "session_id": episode.session_id,
+        "group_id": episode.group_id,
+        "task_id": episode.task_id,
+        "state": episode.state,
+        "reward": episode.reward,
+        "reward_log": list(episode.reward_log),
+        "scored_at": episode.scored_at,
+        "created_at": episode.created_at,
+        "policy_version_min": episode.policy_version_min,
+        "policy_version_max": episode.policy_version_max,
+        "step": episode.step,
+        "dropped_reason": episode.dropped_reason,
+        "incomplete": episode.incomplete,
+        "completions": [completion_json(c, token_text) for c in episode.completions],
+    }
+    return row | {"staleness": _staleness(row, policy_version)}
+
+
+def completion_json(completion: Completion, token_text: Callable[[int], str]) -> dict[str, Any]:
+    """Return a completion with its tokens' texts."""
+    row = asdict(completion)
+    num_prompt, num_sampled = len(completion.prompt_token_ids), len(completion.token_ids)
+    row["prompt_texts"] = [token_text(token_id) for token_id in completion.prompt_token_ids]
+    row["texts"] = [token_text(token_id) for token_id in completion.token_ids]
+    row["top_logprobs"] = [
+        [{"token_id": i, "token": token_text(i), "logprob": value} for i, value in top]
+        for top in completion.top_logprobs
+    ]
+    row["usage"] = {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_sampled,
+        "total_tokens": num_prompt + num_sampled,
+    }
+    return row
+
+
+def _limit(request: Request, default: int) -> int:
+    limit = _integer(request, "limit", default)
+    if not 1 <= limit <= MAX_PAGE:
+        raise ApiError(400, f"'limit' must be in [1, {MAX_PAGE}].", param="limit")
+    return limit
+
+
+def _integer(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise ApiError(400, f"{name!r} must be an integer.", param=name) from error
+    if not -(2**62) < value < 2**62:
+        raise ApiError(400, f"{name!r} is out of range.", param=name)
+    return value

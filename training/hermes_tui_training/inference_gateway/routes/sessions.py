@@ -1,0 +1,235 @@
+"""``/rl/start_session``, ``end_session``, ``set_reward``: keys, and what people think of episodes.
+
+Shapes are AReaL's, so that its clients work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from hermes_tui_common.auth import SESSION_KEY_PREFIX, mint_key
+from hermes_tui_common.errors import ApiError
+from hermes_tui_common.http import read_body
+from hermes_tui_training.api.protocol import EndSession, SetReward, StartSession, UnsetReward
+from hermes_tui_training.api.types import Episode, Session
+from hermes_tui_training.inference_gateway.context import (
+    Caller,
+    Services,
+    caller_of,
+    require_admin,
+    services_of,
+)
+from hermes_tui_training.store.store import ConflictError, UnknownIdError, hash_key, new_id
+
+logger = logging.getLogger(__name__)
+
+_FOREIGN_KEY = re.compile(rf"{SESSION_KEY_PREFIX}[A-Za-z0-9_-]{{16,200}}")
+"""Keys that somebody else minted: at least as long as we ask of admin keys."""
+
+_IN_FLIGHT_RETRY_S = 1.0
+
+
+async def start_session(request: Request) -> Response:
+    """``POST /rl/start_session``: mint keys, or take one into use again."""
+    await require_admin(request)
+    services = services_of(request)
+    body = await read_body(request, StartSession)
+    group_id = body.group_id or new_id("group-")
+    if body.api_key is not None:
+        keys = [await _key_to_reuse(services, body)]
+    else:
+        keys = [mint_key(SESSION_KEY_PREFIX) for _ in range(body.group_size)]
+    started = [await _started(services, body.task_id, group_id, key) for key in keys]
+    answer = {
+        "session_id": started[0].session_id,
+        "api_key": keys[0],
+        "group_id": group_id,
+        "sessions": [
+            {"session_id": session.session_id, "session_api_key": key}
+            for session, key in zip(started, keys, strict=True)
+        ],
+    }
+    return JSONResponse(answer, status_code=201)
+
+
+async def _started(services: Services, task_id: str, group_id: str, key: str) -> Session:
+    try:
+        session = await asyncio.to_thread(
+            services.store.create_session,
+            key_hash=hash_key(key),
+            task_id=task_id,
+            group_id=group_id,
+        )
+    except ConflictError as error:
+        raise _conflict(error) from error
+    logger.info("session started session=%s group=%s", session.session_id, group_id)
+    return session
+
+
+async def _key_to_reuse(services: Services, body: StartSession) -> str:
+    """Return the session key that a request names.
+
+    Raises: ApiError: 400: siblings cannot share a key, or it is no session key. 404: unknown.
+    """
+    key = (body.api_key or "").strip()
+    if body.group_size != 1:
+        raise ApiError(400, "'group_size' must be 1 when 'api_key' is given.", param="group_size")
+    known = await asyncio.to_thread(services.store.session_by_key_hash, hash_key(key))
+    if known is not None:
+        return key
+    if not services.config.training.gateway.accept_foreign_keys:
+        raise ApiError(
+            404,
+            "'api_key' is not known here; leave it out to get a new one, or set "
+            "training.gateway.accept_foreign_keys.",
+            param="api_key",
+        )
+    if not _FOREIGN_KEY.fullmatch(key):
+        raise ApiError(
+            400,
+            f"'api_key' must be {SESSION_KEY_PREFIX} and 16 to 200 url-safe characters.",
+            param="api_key",
+        )
+    return key
+
+
+async def end_session(request: Request) -> Response:
+    """``POST /rl/end_session``: its key works no longer."""
+    caller, services = await caller_of(request), services_of(request)
+    body = await read_body(request, EndSession)
+    session = await _session_meant(services, caller, body.session_id)
+    await asyncio.to_thread(services.store.end_session, session.session_id)
+    episode = await asyncio.to_thread(services.store.current_episode, session.session_id)
+    answer = {
+        "message": "success",
+        "session_id": session.session_id,
+        "episode_id": episode.episode_id if episode else None,
+        "interaction_count": len(episode.completions) if episode else 0,
+    }
+    return JSONResponse(answer)
+
+
+async def set_reward(request: Request) -> Response:
+    """``POST /rl/set_reward``: judge an episode, or one of its completions."""
+    caller, services = await caller_of(request), services_of(request)
+    body = await read_body(request, SetReward)
+    reward = _checked_reward(body.reward, services.config.training.reward.range)
+    episode_id, completion_id = await _episode_meant(services, caller, body)
+    try:
+        episode = await asyncio.to_thread(
+            services.store.set_reward, episode_id, reward, completion_id=completion_id
+        )
+    except ConflictError as error:
+        raise _conflict(error) from error
+    logger.info("reward taken episode=%s reward=%s", episode_id, reward)
+    services.orchestrator.wake()
+    return JSONResponse(_reward_answer(episode, reward))
+
+
+async def unset_reward(request: Request) -> Response:
+    """``POST /rl/unset_reward``: take back a reward that no step has claimed."""
+    caller, services = await caller_of(request), services_of(request)
+    body = await read_body(request, UnsetReward)
+    meant = SetReward(reward=0.0, session_id=body.session_id, episode_id=body.episode_id)
+    episode_id, _ = await _episode_meant(services, caller, meant)
+    try:
+        episode = await asyncio.to_thread(services.store.unset_reward, episode_id)
+    except ConflictError as error:
+        raise _conflict(error) from error
+    answer = {"message": "success", "session_id": episode.session_id, "episode_id": episode_id}
+    return JSONResponse(answer | {"state": episode.state})
+
+
+def _checked_reward(reward: Any, bounds: tuple[float, float]) -> float:
+    """Return a reward as a float.
+
+    Raises: ApiError: 400: it is no finite number, or outside the bounds.
+    """
+    low, high = bounds
+    if isinstance(reward, bool) or not isinstance(reward, int | float):
+        raise ApiError(400, f"'reward' must be a number in [{low:g}, {high:g}].", param="reward")
+    if not low <= reward <= high:  # NaN is not either
+        raise ApiError(
+            400,
+            f"'reward' = {reward!s:.20} is outside [{low:g}, {high:g}] (training.reward.range).",
+            param="reward",
+        )
+    return float(reward)
+
+
+def _conflict(error: ConflictError) -> ApiError:
+    message = str(error)
+    retry_after_s = _IN_FLIGHT_RETRY_S if error.passing else None
+    return ApiError(409, f"{message[0].upper()}{message[1:]}.", retry_after_s=retry_after_s)
+
+
+async def _session_meant(services: Services, caller: Caller, session_id: str | None) -> Session:
+    """Return the caller's own session, or the one that the admin names.
+
+    Raises: ApiError: 400: the admin names none. 403: another one's. 404: unknown.
+    """
+    if session_id is None:
+        if caller.session is None:
+            raise ApiError(400, "With the admin key 'session_id' is needed.", param="session_id")
+        return caller.session
+    session = await asyncio.to_thread(services.store.session, session_id)
+    if session is None:
+        raise ApiError(404, f"There is no session {session_id!r}.", param="session_id")
+    caller.require_own(session_id)
+    return session
+
+
+async def _episode_meant(
+    services: Services, caller: Caller, body: SetReward
+) -> tuple[str, str | None]:
+    """Return the episode to judge, and the completion when it alone is meant.
+
+    Raises: ApiError: 400: nothing has been recorded, or nothing is named. 403, 404.
+    """
+    store = services.store
+    try:
+        if body.interaction_id is not None:
+            episode_id = await asyncio.to_thread(store.episode_of, body.interaction_id)
+            episode = await asyncio.to_thread(store.episode, episode_id)
+        elif body.episode_id is not None:
+            episode = await asyncio.to_thread(store.episode, body.episode_id)
+        else:
+            session = await _session_meant(services, caller, body.session_id)
+            newest = await asyncio.to_thread(store.current_episode, session.session_id)
+            if newest is None:
+                raise ApiError(400, "No interactions in session")
+            episode = newest
+    except UnknownIdError as error:
+        message = str(error)
+        raise ApiError(404, f"{message[0].upper()}{message[1:]}.") from error
+    caller.require_own(episode.session_id)
+    if body.session_id not in (None, episode.session_id):
+        raise ApiError(400, "'session_id' is not the episode's session.", param="session_id")
+    if body.episode_id not in (None, episode.episode_id):
+        raise ApiError(400, "'interaction_id' is not one of the episode's.", param="interaction_id")
+    return episode.episode_id, body.interaction_id
+
+
+def _reward_answer(episode: Episode, reward: float) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "message": "success",
+        "interaction_count": len(episode.completions),
+        "session_id": episode.session_id,
+        "episode_id": episode.episode_id,
+        "trajectory_id": episode.episode_id,
+        "trajectory_ready": True,
+        "ready_transition": len(episode.reward_log) == 1,
+        "reward": reward,
+    }
+    if episode.incomplete:
+        answer["warning"] = "a completion of this episode was lost: it will not be trained"
+    elif not any(completion.trainable for completion in episode.completions):
+        reasons = {c.untrainable_reason for c in episode.completions if c.untrainable_reason}
+        answer["warning"] = f"it will not be trained: {', '.join(sorted(reasons))}"
+    return answer

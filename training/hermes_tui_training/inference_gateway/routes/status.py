@@ -1,0 +1,188 @@
+"""What the trainer does: ``/rl/status``, pause and resume, and live events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from hermes_tui_common.errors import ApiError, ServiceError, TrainingError
+from hermes_tui_common.http import SseResponse, read_body, sse
+from hermes_tui_training.algorithm.groups import Unit, waiting_text
+from hermes_tui_training.api.protocol import EventKind, Pause
+from hermes_tui_training.api.types import Event
+from hermes_tui_training.inference_gateway.context import Services, require_admin, services_of
+from hermes_tui_training.store.store import Store
+
+_KEEPALIVE_S = 15.0
+"""An idle event stream says so this often, so that a lost view is noticed."""
+
+_PAGE = 500
+
+
+async def read_status(request: Request) -> Response:
+    """``GET /rl/status``: what the trainer does, and why it does not train."""
+    await require_admin(request)
+    return JSONResponse(await status_json(services_of(request)))
+
+
+async def status_json(services: Services) -> dict[str, Any]:
+    """Return the trainer's state."""
+    store, engine = services.store, services.engine
+    episodes, units, untrained, sessions, num_bytes = await asyncio.gather(
+        asyncio.to_thread(store.num_episodes),
+        asyncio.to_thread(store.units),
+        asyncio.to_thread(store.untrained),
+        asyncio.to_thread(store.num_sessions),
+        asyncio.to_thread(store.num_bytes),
+    )
+    trainer = services.orchestrator.status()
+    return {
+        "batch_size": services.config.training.batch_size,
+        "num_scored": sum(not unit.num_awaited for unit in units),
+        "groups": [_group_json(services, unit) for unit in units if unit.num_awaited],
+        "episodes": episodes,
+        "sessions": sessions,
+        "untrained": untrained,
+        "store": {"num_bytes": num_bytes, "max_bytes": services.config.training.store.max_bytes},
+        "waiting": _waiting_text(services, units, episodes),
+        "learner": await asyncio.to_thread(_learner_json, services.config.learner_run_file),
+        "engine": {"backend": engine.backend, **asdict(engine.stats())},
+        **trainer,
+    }
+
+
+def _learner_json(run_file: Path) -> dict[str, Any]:
+    """Return whether the process that the learner's run file names is there."""
+    try:
+        row = json.loads(run_file.read_text(encoding="utf-8"))
+        return {"reachable": psutil.pid_exists(row["pid"]), "pid": row["pid"]}
+    except (OSError, ValueError, KeyError):
+        return {"reachable": False, "pid": None}
+
+
+def _group_json(services: Services, unit: Unit) -> dict[str, Any]:
+    """Return a group that waits for siblings."""
+    training = services.config.training
+    ready_at = unit.ready_at(training.reward.grace_s, training.group.timeout_s)
+    return {
+        "group_id": unit.group_id,
+        "task_id": unit.task_id,
+        "num_scored": len(unit.episode_ids),
+        "num_siblings": unit.num_siblings,
+        "seconds_left": max(0.0, ready_at - time.time()),
+    }
+
+
+def _waiting_text(services: Services, units: Sequence[Unit], episodes: dict[str, int]) -> str:
+    """Say what the next step waits for."""
+    training = services.config.training
+    text = waiting_text(
+        units,
+        batch_size=training.batch_size,
+        grace_s=training.reward.grace_s,
+        timeout_s=training.group.timeout_s,
+        now=time.time(),
+    )
+    if len(units) < training.batch_size:
+        unjudged = episodes.get("open", 0) + episodes.get("ended", 0)
+        text += f"; {unjudged} episodes have no reward yet"
+    return text
+
+
+async def pause(request: Request) -> Response:
+    """``POST /rl/pause``: no step begins until somebody resumes."""
+    await require_admin(request)
+    services = services_of(request)
+    body = await read_body(request, Pause)
+    await services.orchestrator.pause(body.reason)
+    return JSONResponse(await status_json(services))
+
+
+async def resume(request: Request) -> Response:
+    """``POST /rl/resume``."""
+    await require_admin(request)
+    services = services_of(request)
+    await services.orchestrator.resume()
+    return JSONResponse(await status_json(services))
+
+
+async def keep_checkpoint(request: Request) -> Response:
+    """``POST /rl/checkpoint``: keep the current version for good."""
+    await require_admin(request)
+    try:
+        return JSONResponse(await services_of(request).orchestrator.checkpoint())
+    except (TrainingError, ServiceError) as error:
+        raise ApiError(409, f"{error}.") from error
+
+
+async def stream_events(request: Request) -> Response:
+    """``GET /rl/events``: what happens, from now on or after an event's id."""
+    await require_admin(request)
+    after = request.headers.get("last-event-id") or request.query_params.get("after")
+    store = services_of(request).store
+    return SseResponse(_events(store, _event_id(after) if after else None))
+
+
+def _event_id(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ApiError(400, "'after' must be an event's id.", param="after") from error
+
+
+async def _events(store: Store, after: int | None) -> AsyncIterator[bytes]:
+    """Yield stored events after an id, then live ones; each stored one exactly once."""
+    with store.subscribe() as subscription:
+        oldest, newest = await asyncio.to_thread(store.event_range)
+        cursor = newest if after is None else min(after, newest)
+        yield b": connected\n\n"
+        if cursor < oldest - 1:
+            payload = {"oldest_event_id": oldest}
+            yield _sse(Event(kind=EventKind.EVENTS_LOST, payload=payload, at=time.time()))
+        lost = True  # nothing was read yet
+        batch: list[Event] = []
+        while True:
+            if lost:
+                async for event in _stored(store, cursor):
+                    assert event.event_id is not None
+                    cursor = event.event_id
+                    yield _sse(event)
+            for event in batch:
+                if event.event_id is not None:
+                    if event.event_id <= cursor:
+                        continue
+                    cursor = event.event_id
+                yield _sse(event)
+            try:
+                async with asyncio.timeout(_KEEPALIVE_S):
+                    batch, lost = await subscription.batch()
+            except TimeoutError:
+                batch, lost = [], False
+                yield b": idle\n\n"
+
+
+async def _stored(store: Store, after: int) -> AsyncIterator[Event]:
+    while page := await asyncio.to_thread(store.events, after=after, limit=_PAGE):
+        for event in page:
+            yield event
+            assert event.event_id is not None
+            after = event.event_id
+
+
+def _sse(event: Event) -> bytes:
+    data = {
+        "event_id": event.event_id,
+        "kind": event.kind,
+        "at": event.at,
+        "payload": event.payload,
+    }
+    return sse(data, event=event.kind, event_id=event.event_id)

@@ -1,0 +1,49 @@
+"""What became of lessons, and how to undo them: ``/rl/rollback``, ``/rl/canaries``."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import asdict
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from hermes_tui_common.errors import ApiError, ServiceError, TrainingError
+from hermes_tui_common.http import read_body
+from hermes_tui_training.api.protocol import Rollback
+from hermes_tui_training.inference_gateway.context import require_admin, services_of
+from hermes_tui_training.trainer.orchestrator import UnknownVersionError
+
+_VERSION = re.compile(r"[0-9]{1,15}")
+
+
+async def rollback(request: Request) -> Response:
+    """``POST /rl/rollback``: make an earlier version current, under a new number."""
+    await require_admin(request)
+    body = await read_body(request, Rollback)
+    try:
+        row = await services_of(request).orchestrator.rollback(body.policy_version)
+    except UnknownVersionError as error:
+        raise ApiError(404, _sentence(error), param="policy_version") from error
+    except TrainingError as error:
+        raise ApiError(409, _sentence(error)) from error
+    except ServiceError as error:
+        raise ApiError(503, _sentence(error)) from error
+    return JSONResponse(row)
+
+
+async def list_canaries(request: Request) -> Response:
+    """``GET /rl/canaries``: what a version said, or the two newest that answered."""
+    await require_admin(request)
+    asked = request.query_params.get("policy_version")
+    if asked is not None and not _VERSION.fullmatch(asked):
+        raise ApiError(400, "'policy_version' must be a version's number.", param="policy_version")
+    version = None if asked is None else int(asked)
+    answers = await asyncio.to_thread(services_of(request).store.canaries, version)
+    return JSONResponse({"data": [asdict(answer) for answer in answers]})
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return f"{text[0].upper()}{text[1:]}."

@@ -1,0 +1,247 @@
+"""Checks a chat request and says how its completion is to be sampled and answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from hermes_tui_common.errors import ApiError
+from hermes_tui_training.api.protocol import ChatRequest
+
+_ROLES = ("user", "assistant", "tool", "system", "developer")
+_MAX_STOPS = 16
+
+Neutral = Mapping[str, tuple[Any, ...]]
+"""Fields that cannot be honoured, and which values of each ask for nothing."""
+
+_NEUTRAL: Neutral = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "min_p": (0,),
+    "logit_bias": ({},),
+    "parallel_tool_calls": (True,),
+    "service_tier": ("auto", "default"),
+}
+"""Fields of which only these values can be honoured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a chat request asks for; everything in it can be honoured."""
+
+    model: str | None
+    """Model name that the answer repeats; None for our own."""
+    messages: list[dict[str, Any]]
+    """The conversation, as it was sent."""
+    tools: list[dict[str, Any]]
+    """Tools in the prompt."""
+    may_call: bool
+    """Whether the model's calls are answered as calls."""
+    template: dict[str, Any]
+    """``chat_template_kwargs``."""
+    max_tokens: int | None
+    """Upper bound of sampled tokens; None leaves it to the context."""
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+    stop: tuple[str, ...]
+    logprobs: bool
+    """Whether the answer has logprobs."""
+    top_logprobs: int
+    """Alternatives per token in the answer."""
+    stream: bool
+    include_usage: bool
+    return_token_ids: bool
+    raw_prompt: str | tuple[int, ...] | None = None
+    """A prompt that is taken as it is, text or token ids; there are no messages then."""
+    id_prefix: str = "chatcmpl-"
+    """What the completion's id begins with."""
+    prompt_field: str = "messages"
+    """The request's field that is at fault when the prompt is."""
+
+    @property
+    def is_recomputable(self) -> bool:
+        """Whether the tokens come from the distribution that the trainer recomputes."""
+        return self.top_p == 1.0 and self.top_k == 0 and self.temperature > 0
+
+    def sampling_record(self, max_tokens: int) -> dict[str, Any]:
+        """Return what is recorded about the sampling."""
+        record: dict[str, Any] = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "seed": self.seed,
+            "max_tokens": max_tokens,
+        }
+        if self.stop:
+            record["stop"] = list(self.stop)
+        if self.template:
+            record["chat_template_kwargs"] = self.template
+        return record
+
+
+def plan(request: ChatRequest) -> Plan:
+    """Return what a request asks for.
+
+    Raises: ApiError: 400 that names the field which cannot be honoured.
+    """
+    _require_honourable(request)
+    tools = request.tools or []
+    _check_tools(tools)
+    for index, message in enumerate(request.messages):
+        if not _is_said(message):
+            _check_message(message, f"messages[{index}]")
+    options = request.stream_options
+    if options is not None and not request.stream:
+        raise bad("stream_options", "only goes with stream = true")
+    return Plan(
+        model=request.model,
+        messages=request.messages,
+        tools=tools,
+        may_call=_may_call(request.tool_choice, tools),
+        template=request.chat_template_kwargs or {},
+        max_tokens=_max_tokens(request),
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        top_k=max(0, request.top_k or 0),
+        seed=request.seed,
+        stop=_stops(request.stop),
+        logprobs=bool(request.logprobs),
+        top_logprobs=_top_logprobs(request),
+        stream=bool(request.stream),
+        include_usage=bool(options and options.include_usage),
+        return_token_ids=bool(request.return_token_ids),
+    )
+
+
+def bad(param: str, what: str) -> ApiError:
+    """Return the refusal of a field: a 400 that names it."""
+    return ApiError(400, f"'{param}' {what}.", param=param)
+
+
+def text_of(item: Mapping[str, Any], key: str, where: str) -> str:
+    """Return a field of a part of the request that must be a text; ``where`` names the part.
+
+    Raises: ApiError: 400.
+    """
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise bad(f"{where}.{key}", "must be a text")
+    return value
+
+
+def require_neutral(body: BaseModel, fields: Neutral) -> None:
+    """Refuse values that cannot be honoured; null asks for nothing.
+
+    Raises: ApiError: 400.
+    """
+    for name, neutral in fields.items():
+        value = getattr(body, name)
+        if value is not None and value not in neutral:
+            raise bad(name, f"= {value!r} is not supported; leave it out")
+
+
+def _require_honourable(request: ChatRequest) -> None:
+    if request.n not in (None, 1):
+        raise bad("n", "must be 1: a completion is one sampled sequence")
+    require_neutral(request, _NEUTRAL)
+    if request.store:
+        raise bad("store", "= true is not supported; completions are kept in their session")
+    if (request.response_format or {"type": "text"}) != {"type": "text"}:
+        raise bad("response_format", "other than text is not supported")
+
+
+def _max_tokens(request: ChatRequest) -> int | None:
+    if request.max_tokens is None or request.max_completion_tokens is None:
+        return request.max_completion_tokens or request.max_tokens
+    if request.max_tokens != request.max_completion_tokens:
+        raise bad("max_tokens", "and 'max_completion_tokens' differ; send one of them")
+    return request.max_tokens
+
+
+def _top_logprobs(request: ChatRequest) -> int:
+    if request.top_logprobs and not request.logprobs:
+        raise bad("top_logprobs", "only goes with logprobs = true")
+    return request.top_logprobs or 0
+
+
+def _stops(stop: Any) -> tuple[str, ...]:
+    stops = [] if stop is None else [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, list) or not all(isinstance(text, str) and text for text in stops):
+        raise bad("stop", "must be a text or a list of texts, none of them empty")
+    if len(stops) > _MAX_STOPS:
+        raise bad("stop", f"may hold up to {_MAX_STOPS} texts")
+    return tuple(stops)
+
+
+def _may_call(choice: Any, tools: list[dict[str, Any]]) -> bool:
+    if choice not in (None, "auto", "none"):
+        raise bad("tool_choice", "must be 'auto' or 'none'")
+    if choice == "auto" and not tools:
+        raise bad("tool_choice", "= 'auto' needs tools")
+    return bool(tools) and choice != "none"
+
+
+def _check_tools(tools: list[dict[str, Any]]) -> None:
+    for index, tool in enumerate(tools):
+        function = tool.get("function")
+        where = f"tools[{index}]"
+        if tool.get("type") != "function" or not isinstance(function, Mapping):
+            raise bad(where, "must be {'type': 'function', 'function': {…}}")
+        if not isinstance(function.get("name"), str) or not function["name"]:
+            raise bad(f"{where}.function.name", "must be a text")
+        if not isinstance(function.get("parameters", {}), Mapping | None):
+            raise bad(f"{where}.function.parameters", "must be an object")
+
+
+def _is_said(message: Mapping[str, Any]) -> bool:
+    """Whether a message is a role and a text, as most of a long history are."""
+    if len(message) != 2 or message.get("role") not in _ROLES:
+        return False
+    return isinstance(message.get("content"), str)
+
+
+def _check_message(message: Mapping[str, Any], where: str) -> None:
+    role = message.get("role")
+    if role not in _ROLES:
+        raise bad(f"{where}.role", f"must be one of {', '.join(_ROLES)}")
+    calls = message.get("tool_calls")
+    _check_content(message.get("content"), f"{where}.content", required=not calls)
+    if calls is not None:
+        _check_calls(calls, f"{where}.tool_calls", role)
+    for key in ("name", "tool_call_id", "reasoning_content"):
+        if not isinstance(message.get(key), str | None):
+            raise bad(f"{where}.{key}", "must be a text")
+
+
+def _check_content(content: Any, where: str, *, required: bool) -> None:
+    if content is None and not required:
+        return
+    if isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise bad(where, "must be a text or a list of text parts")
+    for index, part in enumerate(content):
+        if not isinstance(part, Mapping) or part.get("type") != "text":
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise bad(f"{where}[{index}]", f"is {kind!r}; only text parts are supported")
+        if not isinstance(part.get("text"), str):
+            raise bad(f"{where}[{index}].text", "must be a text")
+
+
+def _check_calls(calls: Any, where: str, role: str) -> None:
+    if role != "assistant":
+        raise bad(where, "belongs to assistant messages")
+    if not isinstance(calls, list):
+        raise bad(where, "must be a list")
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise bad(f"{where}[{index}]", "must have a function with a name")
+        if not isinstance(function.get("arguments"), str | Mapping):
+            raise bad(f"{where}[{index}].function.arguments", "must be a JSON text")

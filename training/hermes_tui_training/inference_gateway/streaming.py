@@ -1,0 +1,112 @@
+"""Answers a completion while it runs, and ends it when nobody listens any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from hermes_tui_common.errors import ApiError
+from hermes_tui_common.http import SseResponse
+from hermes_tui_training.api.types import Session
+from hermes_tui_training.inference_gateway.apis.base import Shapes, ShapesFactory
+from hermes_tui_training.inference_gateway.completion_run import CompletionRun, Outcome, Piece
+from hermes_tui_training.inference_gateway.context import services_of
+from hermes_tui_training.inference_gateway.sampling_plan import Plan
+
+
+async def begin(
+    request: Request, session: Session, plan: Plan, shapes: ShapesFactory
+) -> LiveResponse:
+    """Begin a completion and return what will answer it: the one way to a recorded completion.
+
+    Raises: ApiError: see ``CompletionRun.begin``.
+    """
+    services = services_of(request)
+    run = CompletionRun(services, session, plan)
+    await run.begin()
+    made = shapes(run, model=services.config.model.path, token_text=services.chat.token_text)
+    return LiveResponse(run, made)
+
+
+class LiveResponse(Response):
+    """A completion's answer, JSON or event stream; a client that leaves ends the completion.
+
+    The completion does not wait for a slow client: its outcome is recorded when it is there, and
+    the last chunk is sent after that.
+    """
+
+    def __init__(self, run: CompletionRun, shapes: Shapes) -> None:
+        super().__init__()
+        self._run = run
+        self._shapes = shapes
+        self._pieces: asyncio.Queue[Piece | Outcome | ApiError] = asyncio.Queue()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        async with self._run.registered(), asyncio.TaskGroup() as group:
+            sampling = group.create_task(self._sample(), name="sample")
+            answering = group.create_task(self._answer(scope, send), name="answer")
+            leaving = group.create_task(_disconnected(receive), name="disconnect")
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            self._run.client_left |= leaving.done()
+            for task in (sampling, answering, leaving):
+                task.cancel()
+
+    async def _sample(self) -> None:
+        try:
+            self._pieces.put_nowait(await self._run.run(self._pieces.put_nowait))
+        except ApiError as error:
+            self._pieces.put_nowait(error)
+
+    async def _answer(self, scope: Scope, send: Send) -> None:
+        first = await self._pieces.get()
+        if isinstance(first, ApiError):
+            response: Response = self._shapes.refused(first)
+        elif self._run.plan.stream:
+            response = SseResponse(self._stream(first))
+        else:
+            response = await self._whole(first)
+
+        try:
+            await response(scope, _never, send)
+        except (OSError, ClientDisconnect):
+            self._run.client_left = True
+
+    async def _whole(self, item: Piece | Outcome | ApiError) -> Response:
+        pieces: list[Piece] = []
+        while isinstance(item, Piece):
+            pieces.append(item)
+            item = await self._pieces.get()
+        if isinstance(item, ApiError):
+            return self._shapes.refused(item)
+        return JSONResponse(self._shapes.answer(pieces, item))
+
+    async def _stream(self, item: Piece | Outcome | ApiError) -> AsyncIterator[bytes]:
+        for event in self._shapes.first():
+            yield event
+        while isinstance(item, Piece):
+            for event in self._shapes.piece(item):
+                yield event
+            item = await self._pieces.get()
+        if isinstance(item, ApiError):
+            events = self._shapes.failed(item)
+        else:
+            events = self._shapes.last(item)
+        for event in events:
+            yield event
+
+
+async def _never() -> Message:
+    """Receive nothing: whether the client left is watched elsewhere."""
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Return when the client has gone; the body has been read before."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

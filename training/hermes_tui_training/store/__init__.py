@@ -1,0 +1,1 @@
+"""What was sampled, scored and trained, on disk."""

@@ -1,0 +1,291 @@
+"""The database file: one SQLite connection in WAL mode, its schema, and arrays as blobs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hermes_tui_common.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE sessions (
+        session_id TEXT PRIMARY KEY,
+        key_hash TEXT NOT NULL,
+        task_id TEXT NOT NULL,
+        group_id TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        ended_at REAL,
+        last_active_at REAL NOT NULL
+    ) STRICT;
+    CREATE INDEX sessions_by_key ON sessions (key_hash, created_at);
+
+    CREATE TABLE episodes (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        episode_id TEXT NOT NULL UNIQUE,
+        session_id TEXT NOT NULL REFERENCES sessions (session_id),
+        group_id TEXT NOT NULL,
+        task_id TEXT NOT NULL,
+        state TEXT NOT NULL,
+        reward REAL,
+        scored_at REAL,
+        created_at REAL NOT NULL,
+        step INTEGER,
+        dropped_reason TEXT
+    ) STRICT;
+    CREATE INDEX episodes_by_session ON episodes (session_id, seq);
+    CREATE INDEX episodes_by_group ON episodes (group_id, seq);
+    CREATE INDEX episodes_by_state ON episodes (state, seq);
+
+    CREATE TABLE completions (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        completion_id TEXT NOT NULL UNIQUE,
+        episode_id TEXT NOT NULL REFERENCES episodes (episode_id),
+        session_id TEXT NOT NULL,
+        turn_index INTEGER NOT NULL,
+        created_at REAL NOT NULL,
+        status TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        sampling TEXT NOT NULL,
+        request_messages TEXT NOT NULL,
+        tools TEXT NOT NULL,
+        prefix TEXT NOT NULL,
+        prompt_token_ids BLOB NOT NULL,
+        token_ids BLOB,
+        logprobs BLOB,
+        policy_versions BLOB,
+        policy_version_min INTEGER,
+        policy_version_max INTEGER,
+        top_width INTEGER NOT NULL DEFAULT 0,
+        top_ids BLOB,
+        top_logprobs BLOB,
+        finish_reason TEXT,
+        message TEXT,
+        latency TEXT NOT NULL DEFAULT '{}',
+        trainable INTEGER NOT NULL DEFAULT 0,
+        untrainable_reason TEXT,
+        error TEXT,
+        reward REAL,
+        advantage REAL,
+        proximal_logprobs BLOB,
+        after_logprobs BLOB
+    ) STRICT;
+    CREATE INDEX completions_by_episode ON completions (episode_id, seq);
+    CREATE INDEX completions_by_session ON completions (session_id, seq);
+    CREATE INDEX completions_running ON completions (status) WHERE status = 'running';
+    CREATE INDEX completions_untrainable ON completions (untrainable_reason)
+        WHERE untrainable_reason IS NOT NULL;
+
+    CREATE TABLE rewards (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        episode_id TEXT NOT NULL REFERENCES episodes (episode_id),
+        completion_id TEXT,
+        reward REAL NOT NULL,
+        at REAL NOT NULL
+    ) STRICT;
+    CREATE INDEX rewards_by_episode ON rewards (episode_id, seq);
+
+    CREATE TABLE steps (
+        step INTEGER PRIMARY KEY,
+        policy_version INTEGER NOT NULL,
+        row TEXT NOT NULL
+    ) STRICT;
+
+    CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+
+    CREATE TABLE events (
+        event_id INTEGER PRIMARY KEY AUTOINCREMENT,
+        kind TEXT NOT NULL,
+        payload TEXT NOT NULL,
+        at REAL NOT NULL
+    ) STRICT;
+    """,
+    """
+    ALTER TABLE completions ADD COLUMN base_id TEXT;
+    ALTER TABLE completions ADD COLUMN base_tokens INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE completions ADD COLUMN base_messages INTEGER NOT NULL DEFAULT 0;
+    """,
+    """
+    CREATE TABLE canaries (
+        policy_version INTEGER NOT NULL,
+        prompt TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        reason TEXT,
+        text TEXT NOT NULL,
+        token_ids BLOB NOT NULL,
+        logprobs BLOB NOT NULL,
+        finish_reason TEXT,
+        seconds REAL NOT NULL,
+        at REAL NOT NULL,
+        PRIMARY KEY (policy_version, prompt)
+    ) STRICT;
+    """,
+    """
+    CREATE INDEX sessions_by_group ON sessions (group_id);
+    """,
+)
+"""Entry n takes a file from ``PRAGMA user_version`` n to n + 1; entries never change."""
+
+BUSY_TIMEOUT_S = 10.0
+"""How long to wait for another process that reads or backs up the file."""
+
+
+class Database:
+    """One connection that threads share under a lock; transactions are serialized.
+
+    A transaction that returned has been written to the write-ahead log, so it survives the death
+    of this process; a durable one (the default) was also flushed to the disk, together with all
+    before it, so it survives the machine's death too.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """Open the file, make or migrate its tables.
+
+        Args:
+            path: the file.
+            read_only: whether to change nothing in it; another process may be writing to it.
+
+        Raises: ConfigError: the file cannot be opened, or another version of the program made it.
+        """
+        self.path = path
+        self._lock = threading.RLock()
+        try:
+            if read_only:
+                self._connection = self._opened_read_only()
+                return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._connection = sqlite3.connect(
+                path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            with ExitStack() as failed:
+                failed.callback(self._connection.close)
+                self._connection.row_factory = sqlite3.Row
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = FULL")
+                self._connection.execute("PRAGMA foreign_keys = ON")
+                self._migrate()
+                failed.pop_all()
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"cannot open the database {path}: {error}") from error
+
+    def _opened_read_only(self) -> sqlite3.Connection:
+        """Return a connection that cannot write."""
+        connection = sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?mode=ro",
+            uri=True,
+            timeout=BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        with ExitStack() as failed:
+            failed.callback(connection.close)
+            connection.row_factory = sqlite3.Row
+            version = self._version(connection)
+            if version < len(MIGRATIONS):
+                raise ConfigError(
+                    f"the database {self.path} was made by an older version of this program "
+                    f"(its format is {version}, this program reads {len(MIGRATIONS)}); "
+                    "start the stack on its directory once, which brings it up to date"
+                )
+            failed.pop_all()
+        return connection
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        """Return the file's format. Raises: ConfigError: it is newer than this program."""
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > len(MIGRATIONS):
+            raise ConfigError(
+                f"the database {self.path} was made by a newer version of this program "
+                f"(its format is {version}, this program knows {len(MIGRATIONS)}); "
+                "update, or set run.dir to another directory"
+            )
+        return int(version)
+
+    def _migrate(self) -> None:
+        version = self._version(self._connection)
+        for number in range(version, len(MIGRATIONS)):
+            # executescript commits on its own, so the transaction is part of the script.
+            self._connection.executescript(
+                f"BEGIN IMMEDIATE; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;"
+            )
+
+    @contextmanager
+    def transaction(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """Run the block in one transaction; an exception rolls it back.
+
+        Args:
+            durable: whether to wait for the disk; without it only a failure of the whole machine
+                could lose the transaction.
+        """
+        with self._lock:
+            if not durable:
+                self._connection.execute("PRAGMA synchronous = NORMAL")
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._connection
+                except BaseException:
+                    self._connection.execute("ROLLBACK")
+                    raise
+                self._connection.execute("COMMIT")
+            finally:
+                if not durable:
+                    self._connection.execute("PRAGMA synchronous = FULL")
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """Return the rows of a read."""
+        with self._lock:
+            return self._connection.execute(sql, parameters).fetchall()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[sqlite3.Connection]:
+        """Keep other threads out, so that several reads see one and the same state."""
+        with self._lock:
+            yield self._connection
+
+    def close(self) -> None:
+        """Close the connection; the write-ahead log is merged into the file."""
+        with self._lock:
+            self._connection.close()
+
+
+INT_BYTES = 4
+"""Size of an integer in a blob."""
+
+
+def ints_to_blob(values: Sequence[int]) -> bytes:
+    """Return integers as little-endian int32."""
+    return np.asarray(values, dtype="<i4").tobytes()
+
+
+def ints_from_blob(blob: bytes | None) -> tuple[int, ...]:
+    """Return the integers of ``ints_to_blob``; nothing for None."""
+    return tuple(np.frombuffer(blob, dtype="<i4").tolist()) if blob else ()
+
+
+def floats_to_blob(values: Sequence[float]) -> bytes:
+    """Return numbers as little-endian float32."""
+    return np.asarray(values, dtype="<f4").tobytes()
+
+
+def floats_from_blob(blob: bytes | None) -> tuple[float, ...]:
+    """Return the numbers of ``floats_to_blob``; nothing for None."""
+    return tuple(np.frombuffer(blob, dtype="<f4").tolist()) if blob else ()
+
+
+def to_json(value: Any) -> str:
+    """Return compact JSON; a lone surrogate, which JSON text may carry, stays escaped."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)

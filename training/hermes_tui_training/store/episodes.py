@@ -1,0 +1,130 @@
+"""Reading recorded episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hermes_tui_training.api.types import Episode
+from hermes_tui_training.store.sqlite_rows import EPISODE_KEYS, WholeRows, episode_from
+from hermes_tui_training.store.transactions import StoreBase, UnknownIdError
+
+_SUMMARY = """
+    SELECT e.*, count(c.seq) AS num_completions,
+        coalesce(sum(c.trainable), 0) AS num_trainable,
+        coalesce(sum(c.status = 'lost'), 0) AS num_lost,
+        min(c.policy_version_min) AS policy_version_min,
+        max(c.policy_version_max) AS policy_version_max
+    FROM ({chosen}) e LEFT JOIN completions c ON c.episode_id = e.episode_id
+    GROUP BY e.seq ORDER BY e.seq
+"""
+
+_SUMMARY_KEYS = (
+    "num_completions",
+    "num_trainable",
+    "num_lost",
+    "policy_version_min",
+    "policy_version_max",
+)
+
+
+class EpisodeStore(StoreBase):
+    """The part of the store that reads episodes; see ``store.Store``."""
+
+    def episode(self, episode_id: str) -> Episode:
+        """Return an episode with its completions.
+
+        Raises: UnknownIdError.
+        """
+        found = self._load_episodes("episode_id = ?", (episode_id,), 1)
+        if not found:
+            raise UnknownIdError(f"there is no episode {episode_id!r}")
+        return found[0]
+
+    def episode_of(self, completion_id: str) -> str:
+        """Return the id of the episode that a completion belongs to.
+
+        Raises: UnknownIdError.
+        """
+        rows = self._database.query(
+            "SELECT episode_id FROM completions WHERE completion_id = ?", (completion_id,)
+        )
+        if not rows:
+            raise UnknownIdError(f"there is no completion {completion_id!r}")
+        return str(rows[0]["episode_id"])
+
+    def current_episode(self, session_id: str) -> Episode | None:
+        """Return a session's newest episode, whatever its state; None before the first."""
+        rows = self._database.query(
+            "SELECT episode_id FROM episodes WHERE session_id = ? ORDER BY seq DESC LIMIT 1",
+            (session_id,),
+        )
+        return self.episode(rows[0]["episode_id"]) if rows else None
+
+    def episodes(
+        self,
+        *,
+        session_id: str | None = None,
+        group_id: str | None = None,
+        state: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[Episode]:
+        """Return episodes with their completions, oldest first; ``after`` is an episode's id."""
+        where, parameters = _episode_filter(session_id, group_id, state, after)
+        return self._load_episodes(where, parameters, limit)
+
+    def _load_episodes(self, where: str, parameters: Sequence[Any], limit: int) -> list[Episode]:
+        with self._database.exclusive() as connection:
+            rows = connection.execute(
+                f"SELECT * FROM episodes WHERE {where} ORDER BY seq LIMIT ?",  # noqa: S608
+                (*parameters, limit),
+            ).fetchall()
+            whole = WholeRows(connection)
+            return [
+                episode_from(
+                    row,
+                    [
+                        whole.completion(completion)
+                        for completion in connection.execute(
+                            "SELECT * FROM completions WHERE episode_id = ? ORDER BY seq",
+                            (row["episode_id"],),
+                        )
+                    ],
+                    connection.execute(
+                        "SELECT * FROM rewards WHERE episode_id = ? ORDER BY seq",
+                        (row["episode_id"],),
+                    ).fetchall(),
+                )
+                for row in rows
+            ]
+
+    def summaries(
+        self,
+        *,
+        session_id: str | None = None,
+        group_id: str | None = None,
+        state: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        """Return episodes as JSON without their completions, oldest first.
+
+        Each has the keys of ``EPISODE_KEYS``, num_completions, num_trainable, num_lost,
+        policy_version_min and policy_version_max.
+        """
+        where, parameters = _episode_filter(session_id, group_id, state, after)
+        chosen = f"SELECT * FROM episodes WHERE {where} ORDER BY seq LIMIT ?"  # noqa: S608
+        rows = self._database.query(_SUMMARY.format(chosen=chosen), (*parameters, limit))
+        return [{key: row[key] for key in (*EPISODE_KEYS, *_SUMMARY_KEYS)} for row in rows]
+
+
+def _episode_filter(
+    session_id: str | None, group_id: str | None, state: str | None, after: str | None
+) -> tuple[str, list[Any]]:
+    """Return a WHERE clause over ``episodes`` and its parameters."""
+    given = {"session_id = ?": session_id, "group_id = ?": group_id, "state = ?": state}
+    after_clause = "seq > coalesce((SELECT seq FROM episodes WHERE episode_id = ?), 0)"
+    given[after_clause] = after
+    present = {clause: value for clause, value in given.items() if value is not None}
+    return " AND ".join(present) or "1", list(present.values())

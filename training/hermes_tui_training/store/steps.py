@@ -1,0 +1,203 @@
+"""Episodes on their way into the weights: what waits, claims, finished steps."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Collection, Sequence
+from typing import Any, get_args
+
+from hermes_tui_training.algorithm.groups import Unit, read_units
+from hermes_tui_training.api.protocol import EventKind
+from hermes_tui_training.api.types import Episode, TrainedCompletion, UntrainableReason
+from hermes_tui_training.store.canaries import CanaryStore
+from hermes_tui_training.store.database import floats_to_blob, to_json
+from hermes_tui_training.store.episodes import EpisodeStore
+from hermes_tui_training.store.transactions import ConflictError, Writer
+
+
+class StepStore(EpisodeStore, CanaryStore):
+    """The part of the store that the orchestrator uses; see ``store.Store``."""
+
+    def policy_version(self) -> int:
+        """Return the version of the last committed step; 0 before the first."""
+        return int(self.get_meta("policy_version", 0))
+
+    def num_episodes(self) -> dict[str, int]:
+        """Return the number of episodes by state."""
+        rows = self._database.query("SELECT state, count(*) FROM episodes GROUP BY state")
+        return {row[0]: row[1] for row in rows}
+
+    def units(self) -> list[Unit]:
+        """Return the scored groups and lone episodes, oldest first."""
+        with self._database.exclusive() as connection:
+            return read_units(connection)
+
+    def claim(
+        self,
+        *,
+        step: int,
+        limit: int,
+        min_count: int,
+        scored_before: float,
+        min_policy_version: int,
+        group_scored_before: float = math.inf,
+    ) -> list[list[Episode]]:
+        """Take scored groups and lone episodes for a step, oldest first; nothing if too few.
+
+        Episodes that can never be trained are dropped on the way, with their reason: ``stale``,
+        ``incomplete`` (a completion was lost), or why its completions are untrainable. A group
+        goes on without them.
+
+        Args:
+            step: the step that claims.
+            limit: how many groups or lone episodes at most.
+            min_count: how many at least.
+            scored_before: only those whose rewards were given up to then, seconds since the epoch.
+            min_policy_version: oldest version that may be trained.
+            group_scored_before: groups whose first reward was given up to then wait no longer for
+                their siblings.
+
+        Returns: siblings of a group together, each with its completions.
+        """
+        with self._write() as write:
+            taken: list[list[str]] = []
+            for unit in read_units(write.connection):
+                if len(taken) == limit:
+                    break
+                waits = unit.num_awaited and unit.first_scored_at > group_scored_before
+                if waits or unit.last_scored_at > scored_before:
+                    continue
+                if members := _trainable_members(write, unit, min_policy_version):
+                    taken.append(members)
+            if len(taken) < min_count:
+                taken = []
+            for episode_id in (episode_id for members in taken for episode_id in members):
+                write.set_episode(episode_id, EventKind.EPISODE_CLAIMED, state="claimed", step=step)
+        return [[self.episode(episode_id) for episode_id in members] for members in taken]
+
+    def claimed(self) -> list[Episode]:
+        """Return the claimed episodes, oldest first."""
+        return self._load_episodes("state = 'claimed'", (), -1)
+
+    def release_claims(self, except_ids: Collection[str] = ()) -> None:
+        """Give claimed episodes back to ``scored``, except some."""
+        with self._write() as write:
+            rows = write.execute(
+                "SELECT episode_id FROM episodes WHERE state = 'claimed' ORDER BY seq"
+            ).fetchall()
+            for row in rows:
+                if row["episode_id"] not in except_ids:
+                    write.set_episode(
+                        row["episode_id"], EventKind.EPISODE_SCORED, state="scored", step=None
+                    )
+
+    def drop(self, episode_ids: Collection[str], reason: str) -> None:
+        """Mark episodes as never to be trained; trained ones stay what they are.
+
+        Raises: UnknownIdError.
+        """
+        with self._write() as write:
+            for episode_id in episode_ids:
+                if write.episode_row(episode_id)["state"] not in ("trained", "dropped"):
+                    _drop(write, episode_id, reason)
+
+    def commit_step(
+        self,
+        row: dict[str, Any],
+        trained: Sequence[TrainedCompletion],
+        baselines: dict[str, Any],
+    ) -> None:
+        """Record a finished step in one transaction.
+
+        Its episodes become ``trained``, its completions get what was done to them, and the policy
+        version becomes the step's.
+
+        Args:
+            row: the step's row; needs step, policy_version and episode_ids. One with a
+                rolled_back_to is a rollback's, and said to be one.
+            trained: what the step did to each completion.
+            baselines: stored as the meta value ``baselines``.
+
+        Raises: ConflictError: the step is recorded already, or an episode is neither claimed nor
+            scored. UnknownIdError.
+        """
+        with self._write() as write:
+            try:
+                write.execute(
+                    "INSERT INTO steps (step, policy_version, row) VALUES (?, ?, ?)",
+                    (row["step"], row["policy_version"], to_json(row)),
+                )
+            except sqlite3.IntegrityError as error:
+                raise ConflictError(f"step {row['step']} is recorded already") from error
+            for episode_id in row["episode_ids"]:
+                state = write.episode_row(episode_id)["state"]
+                if state not in ("claimed", "scored"):
+                    raise ConflictError(f"episode {episode_id} is {state}, it cannot be trained")
+                write.set_episode(
+                    episode_id, EventKind.EPISODE_TRAINED, state="trained", step=row["step"]
+                )
+            for completion in trained:
+                write.execute(
+                    "UPDATE completions SET advantage = ?, proximal_logprobs = ?, "
+                    "after_logprobs = ? WHERE completion_id = ?",
+                    (
+                        completion.advantage,
+                        floats_to_blob(completion.proximal_logprobs),
+                        floats_to_blob(completion.after_logprobs),
+                        completion.completion_id,
+                    ),
+                )
+            write.set_meta("policy_version", row["policy_version"])
+            write.set_meta("baselines", baselines)
+            rolled_back = row.get("rolled_back_to") is not None
+            kind = EventKind.VERSION_ROLLED_BACK if rolled_back else EventKind.STEP_FINISHED
+            write.event(kind, row)
+
+    def steps(self, *, after: int = -1, limit: int = 1000) -> list[dict[str, Any]]:
+        """Return the rows of steps whose number is above ``after``, oldest first."""
+        rows = self._database.query(
+            "SELECT row FROM steps WHERE step > ? ORDER BY step LIMIT ?", (after, limit)
+        )
+        return [json.loads(row["row"]) for row in rows]
+
+
+def _trainable_members(write: Writer, unit: Unit, min_policy_version: int) -> list[str]:
+    """Return the ids of a unit's episodes that can be trained; the others are dropped."""
+    members = []
+    for episode_id in unit.episode_ids:
+        obstacle = _claim_obstacle(write, episode_id, min_policy_version)
+        if obstacle is None:
+            members.append(episode_id)
+        else:
+            _drop(write, episode_id, obstacle)
+    return members
+
+
+def _claim_obstacle(write: Writer, episode_id: str, min_policy_version: int) -> str | None:
+    """Return why an episode can never be trained, or None."""
+    rows = write.execute(
+        "SELECT status, trainable, untrainable_reason, policy_version_min FROM completions "
+        "WHERE episode_id = ? ORDER BY seq",
+        (episode_id,),
+    ).fetchall()
+    if any(row["status"] != "finished" for row in rows):
+        return "incomplete"
+    trainable = [row for row in rows if row["trainable"]]
+    if not trainable:
+        return next((row["untrainable_reason"] for row in rows), None) or "no_token_ids"
+    if min(row["policy_version_min"] for row in trainable) < min_policy_version:
+        return "stale"
+    return None
+
+
+def _drop(write: Writer, episode_id: str, reason: str) -> None:
+    """Drop an episode; a reason that is one of completions' is written on them too."""
+    if reason in get_args(UntrainableReason):
+        write.execute(
+            "UPDATE completions SET trainable = 0, untrainable_reason = ? "
+            "WHERE episode_id = ? AND trainable = 1",
+            (reason, episode_id),
+        )
+    write.set_episode(episode_id, EventKind.EPISODE_DROPPED, state="dropped", dropped_reason=reason)

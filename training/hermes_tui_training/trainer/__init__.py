@@ -1,0 +1,1 @@
+"""From a reward to served weights."""

@@ -1,0 +1,474 @@
+"""The loop that turns scored episodes into served weights. Runs in the trainer; free of torch.
+
+One turn of the loop: put right what a crash left behind, publish what is not served yet, claim
+scored episodes, have the learner do a step, publish and record it.
+
+Who is right after a crash: a finished checkpoint. A step counts from the moment its checkpoint is
+complete, which names the episodes that it consumed. The store records it in one transaction,
+before or after a crash; episodes that were claimed for a step without a checkpoint go back to
+``scored``. So every episode is in exactly one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hermes_tui_common.errors import HermesTuiError, ServiceError, TrainingError
+from hermes_tui_training.algorithm.groups import waiting_text
+from hermes_tui_training.algorithm.metrics import PublishTimes, batch_facts, rollback_row, step_row
+from hermes_tui_training.algorithm.step_batch import make_lesson
+from hermes_tui_training.api.config import TrainerRole
+from hermes_tui_training.api.learner import (
+    NonFiniteError,
+    RollbackRequest,
+    RollbackResult,
+    StepRequest,
+    StepResult,
+    VersionExistsError,
+)
+from hermes_tui_training.api.protocol import EventKind
+from hermes_tui_training.engine.base import Engine
+from hermes_tui_training.store import checkpoint
+from hermes_tui_training.store.store import Store
+from hermes_tui_training.trainer.learner_client import LearnerClient, LearnerGoneError
+from hermes_tui_training.trainer.publisher import Publisher
+
+logger = logging.getLogger(__name__)
+
+State = Literal["starting", "waiting", "training", "publishing", "paused", "stopped"]
+"""waiting: ``reason`` says for what · paused: until somebody resumes."""
+
+MAX_ATTEMPTS = 5
+"""Failed steps in a row after which training pauses: a person has to look."""
+
+_BACKOFF_S = (0.25, 0.5, 1.0, 2.0, 4.0)
+_BUSY_POLL_S = 0.5
+_HELD_SLACK_S = 0.02
+_LOOKED_AFTER = frozenset(
+    (EventKind.EPISODE_SCORED, EventKind.EPISODE_ENDED, EventKind.SESSION_ENDED)
+)
+"""Events after which there may be something to claim: a group waits for siblings that are open."""
+
+_PAUSED = "paused_reason"
+
+
+class UnknownVersionError(TrainingError):
+    """A policy version has no checkpoint; the text names those that have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rollback:
+    """What somebody waits for."""
+
+    version: int
+    row: asyncio.Future[dict[str, Any]]
+
+
+class Orchestrator:
+    """Owns the way from a reward to new weights."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        engine: Engine,
+        config: TrainerRole,
+        learner: LearnerClient | None = None,
+    ) -> None:
+        """
+        Args:
+            store: sessions, episodes, steps; shared with the gateway.
+            engine: started; serves the gateway.
+            config: where the learner and the checkpoints are, and how to train.
+            learner: how to reach the learner; None follows the configuration.
+        """
+        self._store = store
+        self._config = config
+        self._publisher = Publisher(store, engine, config)
+        self._learner = learner or LearnerClient(
+            config.learner_run_file, config.admin_key.get_secret_value()
+        )
+        self._state: State = "starting"
+        self._reason = ""
+        self._version = 0
+        self._paused_reason: str | None = None
+        self._rollback: _Rollback | None = None
+        self._attempts = 0
+        self._failures = 0
+        self._idle_since = time.monotonic()
+        self._woken = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- what the gateway calls ---------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Record a step that a crash left unrecorded, serve the current version, begin the loop."""
+        self._version = await asyncio.to_thread(self._store.policy_version)
+        self._paused_reason = await asyncio.to_thread(self._store.get_meta, _PAUSED)
+        try:
+            await self._adopt()
+        except TrainingError as error:
+            # Serving goes on without it; the loop tries again and shows the reason.
+            logger.error("a finished checkpoint could not be recorded: %s", error)
+        await self._publisher.look()
+        await self._publish()
+        self._idle_since = time.monotonic()
+        self._tasks = [
+            asyncio.create_task(self._run(), name="orchestrator"),
+            asyncio.create_task(self._follow_scores(), name="orchestrator-scores"),
+        ]
+
+    async def stop(self) -> None:
+        """End the loop; a step that the learner is doing is recorded at the next start."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        self._refuse_rollback(TrainingError("the trainer was stopped"))
+        await self._learner.aclose()
+        self._say("stopped", "")
+
+    def wake(self) -> None:
+        """Look at once whether there is something to do."""
+        self._woken.set()
+
+    async def pause(self, reason: str = "paused by hand") -> None:
+        """Begin no further step, also after a restart; the one that runs is finished."""
+        self._paused_reason = reason
+        await asyncio.to_thread(self._store.set_meta, _PAUSED, reason)
+        await asyncio.to_thread(self._store.add_event, EventKind.TRAINER_PAUSED, {"reason": reason})
+        logger.warning("training paused reason=%s", reason)
+        self.wake()
+
+    async def resume(self) -> None:
+        """Begin steps again."""
+        if self._paused_reason is None:
+            return
+        self._paused_reason = None
+        self._attempts = 0
+        await asyncio.to_thread(self._store.set_meta, _PAUSED, None)
+        await asyncio.to_thread(self._store.add_event, EventKind.TRAINER_RESUMED, {})
+        self.wake()
+
+    async def checkpoint(self) -> dict[str, Any]:
+        """Keep the current version for good; return its ``policy_version`` and ``path``.
+
+        Raises: TrainingError: version 0 is the model itself and has no checkpoint.
+        """
+        version = self._version
+        if version == 0:
+            raise TrainingError("version 0 is the model itself: there is nothing to keep yet")
+        return {"policy_version": version, "path": await self._publisher.pin(version)}
+
+    async def rollback(self, version: int) -> dict[str, Any]:
+        """Make an earlier version current: its weights, its optimizer, its baselines.
+
+        They are published as a new version, so that a recorded token's version goes on to name one
+        set of weights. Waits for the step that runs; works while training is paused.
+
+        Args:
+            version: one with a checkpoint, or 0 for the model that training started from.
+        Returns: the new version's row.
+        Raises:
+            UnknownVersionError: the version has no checkpoint.
+            TrainingError: it is the current version, or another rollback waits.
+            ServiceError: the learner is not there, or could not do it.
+        """
+        if version == self._version:
+            raise TrainingError(f"version {version} is the current one already")
+        await self._publisher.look()
+        self._require_kept(version)
+        if self._rollback is not None:
+            raise TrainingError(f"a rollback to version {self._rollback.version} is under way")
+        self._rollback = _Rollback(version=version, row=asyncio.get_running_loop().create_future())
+        self.wake()
+        return await self._rollback.row
+
+    def status(self) -> dict[str, Any]:
+        """Return what the trainer is doing, and why it is not when it is not."""
+        paused = self._paused_reason is not None and self._state not in ("training", "publishing")
+        return {
+            "state": "paused" if paused else self._state,
+            "reason": self._paused_reason if paused else self._reason,
+            "paused": self._paused_reason is not None,
+            "pause_reason": self._paused_reason,
+            "policy_version": self._version,
+            "served_version": self._publisher.served,
+            "kept_versions": [0, *self._publisher.kept],
+            "publish_error": self._publisher.error,
+            "failed_attempts": self._attempts,
+        }
+
+    # -- the loop -----------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            self._woken.clear()
+            try:
+                delay_s = await self._turn()
+            except HermesTuiError as error:
+                self._refuse_rollback(error)
+                await self._back_off(error)
+            except Exception as error:
+                # The loop outlives whatever a turn meets: the next one starts with a clean look.
+                logger.exception("a turn of the training loop failed")
+                self._refuse_rollback(TrainingError(f"the trainer failed: {error}"))
+                await self._back_off(error)
+            else:
+                self._failures = 0
+                await self._sleep(delay_s)
+
+    async def _turn(self) -> float | None:
+        """Do the next thing; return for how long to sleep at most, None for until woken."""
+        busy = await self._settle()
+        if busy:
+            return _BUSY_POLL_S
+        if self._rollback is not None:
+            await self._roll_back(self._rollback)
+            return 0.0  # look anew: a learner that died may have finished it
+        if not await self._publish():
+            raise TrainingError(f"version {self._version} is not served: {self._publisher.error}")
+        if self._paused_reason is not None:
+            self._say("paused", self._paused_reason)
+            return None
+        return await self._begin_step()
+
+    async def _begin_step(self) -> float | None:
+        """Do a step if there is enough for one; return for how long to sleep, as ``_turn``."""
+        training = self._config.training
+        grace_s, timeout_s = training.reward.grace_s, training.group.timeout_s
+        units = await asyncio.to_thread(self._store.units)
+        now, ready = time.time(), sorted(unit.ready_at(grace_s, timeout_s) for unit in units)
+        enough = len(ready) >= training.batch_size
+        held_s = ready[training.batch_size - 1] - now if enough else None
+        if held_s is not None and held_s <= 0:
+            await self._step(scored_before=now - grace_s, group_scored_before=now - timeout_s)
+            return 0.0
+        said = waiting_text(
+            units, batch_size=training.batch_size, grace_s=grace_s, timeout_s=timeout_s, now=now
+        )
+        self._say("waiting", said)
+        return None if held_s is None else held_s + _HELD_SLACK_S
+
+    async def _back_off(self, error: Exception) -> None:
+        """Say why nothing happens, and wait a little; not woken: claims just given back would."""
+        if str(error) != self._reason:  # said once, not at every try
+            usual = isinstance(error, LearnerGoneError)  # at every start, until it is up
+            logger.log(logging.INFO if usual else logging.WARNING, "training waits: %s", error)
+        self._say("waiting", str(error))
+        await asyncio.sleep(_BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)])
+        self._failures += 1
+
+    async def _sleep(self, delay_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    async def _follow_scores(self) -> None:
+        """Wake the loop when an episode is scored or a sibling ends, by whomever."""
+        with self._store.subscribe() as subscription:
+            while True:
+                events, lost = await subscription.batch()
+                if lost or any(event.kind in _LOOKED_AFTER for event in events):
+                    self.wake()
+
+    # -- after a crash ------------------------------------------------------------------------
+
+    async def _settle(self) -> bool:
+        """Put right what a lost learner or a restart left; return whether a step still runs.
+
+        Raises: ServiceError: the learner cannot be reached.
+        """
+        try:
+            busy_with = (await self._learner.health()).busy_with
+        except LearnerGoneError:
+            # Nobody works on a step: what is complete counts, the rest goes back.
+            await self._adopt()
+            await self._release()
+            raise
+        if busy_with is not None:
+            self._say("training", f"the learner is finishing version {busy_with}")
+            return True
+        # Idle was asked first, so a step that ended since then is on the disk by now.
+        await self._adopt()
+        await self._release()
+        return False
+
+    async def _adopt(self) -> None:
+        """Record the step of a finished checkpoint that the store does not know."""
+        root, version = self._config.checkpoints, self._version + 1
+        if await asyncio.to_thread(checkpoint.is_complete, root, version):
+            result = await asyncio.to_thread(checkpoint.read_step, root, version)
+            logger.info("adopted checkpoint version=%s", version)
+            await self._record(result, save_s=0.0)
+
+    async def _release(self) -> None:
+        if (await asyncio.to_thread(self._store.num_episodes)).get("claimed"):
+            await asyncio.to_thread(self._store.release_claims)
+
+    # -- one step -----------------------------------------------------------------------------
+
+    async def _step(self, *, scored_before: float, group_scored_before: float) -> None:
+        """Claim what was scored before given times, as ``Store.claim``, and train."""
+        claimed_at = time.monotonic()
+        training, version = self._config.training, self._version
+        units = await asyncio.to_thread(
+            self._store.claim,
+            step=version + 1,
+            limit=training.batch_size,
+            min_count=training.batch_size,
+            scored_before=scored_before,
+            group_scored_before=group_scored_before,
+            min_policy_version=version - training.max_staleness,
+        )
+        if not units:
+            return  # some were dropped by the claim: there are too few now
+        baselines = await asyncio.to_thread(self._store.get_meta, "baselines", {})
+        lesson = make_lesson(units, baselines, training)
+        if lesson.unlearnable:
+            await asyncio.to_thread(self._store.drop, lesson.unlearnable, "zero_advantage")
+        if not lesson.samples:
+            return
+        ids = [episode.episode_id for episode in lesson.episodes]
+        episodes = "1 episode" if len(ids) == 1 else f"{len(ids)} episodes"
+        self._say("training", f"version {version + 1} from {episodes}")
+        await asyncio.to_thread(
+            self._store.add_event,
+            EventKind.STEP_STARTED,
+            {"step": version + 1, "episode_ids": ids},
+        )
+        facts = batch_facts(
+            lesson.episodes,
+            lesson.advantages,
+            lesson.samples,
+            baselines=lesson.baselines,
+            num_groups=lesson.num_groups,
+            base_version=version,
+            wait_s=max(0.0, claimed_at - self._idle_since),
+            claim_s=time.monotonic() - claimed_at,
+        )
+        request = StepRequest(
+            base_version=version,
+            target_version=version + 1,
+            samples=tuple(lesson.samples),
+            facts=facts,
+        )
+        await self._train(request)
+
+    async def _train(self, request: StepRequest) -> None:
+        """Have the learner do a step, publish and record it."""
+        try:
+            answer = await self._learner.step(request)
+        except NonFiniteError as error:
+            await asyncio.to_thread(self._store.drop, error.episode_ids, "non_finite")
+            await asyncio.to_thread(self._store.release_claims)
+            await self._say_failed(request, str(error))
+        except VersionExistsError:
+            logger.info("version %s exists already", request.target_version)  # adopted next turn
+        except ServiceError as error:
+            # Not released here: the learner may still be at it. The next turn asks.
+            await self._say_failed(request, str(error))
+            self._attempts += 1
+            if self._attempts >= MAX_ATTEMPTS:
+                await self.pause(f"{self._attempts} steps in a row failed: {error}")
+            raise
+        else:
+            self._attempts = 0
+            await self._record(answer.result, save_s=answer.save_s)
+            self._idle_since = time.monotonic()
+
+    async def _say_failed(self, request: StepRequest, reason: str) -> None:
+        logger.warning("step failed step=%s: %s", request.target_version, reason)
+        await asyncio.to_thread(
+            self._store.add_event,
+            EventKind.STEP_FAILED,
+            {
+                "step": request.target_version,
+                "episode_ids": list(request.facts.episode_ids),
+                "reason": reason,
+            },
+        )
+
+    async def _record(
+        self, result: StepResult | RollbackResult, *, save_s: float
+    ) -> dict[str, Any]:
+        """Publish a finished checkpoint, record what made it, and return its row.
+
+        Published first, so that the row can say how long it took; a crash in between is harmless,
+        since the checkpoint is complete and gets recorded at the next start.
+        """
+        self._say("publishing", f"version {result.target_version}")
+        started = time.monotonic()
+        published = await self._publisher.swap(result.target_version)
+        times = PublishTimes(
+            save_s=save_s, publish_s=time.monotonic() - started, published=published
+        )
+        if isinstance(result, RollbackResult):
+            row = rollback_row(result, times)
+            await asyncio.to_thread(self._store.commit_step, row, (), result.baselines)
+        else:
+            row = step_row(result, times)
+            await asyncio.to_thread(
+                self._store.commit_step, row, result.completions, result.facts.baselines
+            )
+        self._version = result.target_version
+        if published:
+            await self._publisher.announce(self._version, row["seconds"]["publish"])
+        if isinstance(result, StepResult):
+            await self._guard(result)
+        return row
+
+    async def _guard(self, result: StepResult) -> None:
+        """Pause when a step went further than it may."""
+        limit, kl = self._config.training.loss.max_step_kl, result.metrics.kl_step
+        if kl > limit:
+            await self.pause(
+                f"version {result.target_version} moved {kl:.2f} nats a token away from the one "
+                f"before; training.loss.max_step_kl allows {limit:g}"
+            )
+
+    # -- rollback -----------------------------------------------------------------------------
+
+    async def _roll_back(self, asked: _Rollback) -> None:
+        """Do what somebody waits for, and answer; the loop goes on whatever comes of it."""
+        self._say("training", f"going back to version {asked.version}")
+        try:
+            self._require_kept(asked.version)  # a step may have ended since it was asked for
+            answer = await self._learner.rollback(
+                RollbackRequest(version=asked.version, target_version=self._version + 1)
+            )
+            row = await self._record(answer.result, save_s=answer.save_s)
+        except HermesTuiError as error:
+            self._refuse_rollback(error)
+        else:
+            self._rollback = None
+            self._attempts = 0
+            if not asked.row.done():  # whoever asked may have left
+                asked.row.set_result(row)
+
+    def _refuse_rollback(self, error: HermesTuiError) -> None:
+        asked, self._rollback = self._rollback, None
+        if asked is not None and not asked.row.done():
+            logger.warning("rollback refused version=%s: %s", asked.version, error)
+            asked.row.set_exception(error)
+
+    def _require_kept(self, version: int) -> None:
+        kept = [v for v in (0, *self._publisher.kept) if v != self._version]
+        if version not in kept:
+            names = ", ".join(map(str, kept))
+            raise UnknownVersionError(f"version {version} has no checkpoint: one can go to {names}")
+
+    async def _publish(self) -> bool:
+        """Have the engine serve the current version; return whether it does."""
+        if self._publisher.served != self._version:
+            self._say("publishing", f"version {self._version}")
+        return await self._publisher.publish(self._version)
+
+    def _say(self, state: State, reason: str) -> None:
+        self._state, self._reason = state, reason
