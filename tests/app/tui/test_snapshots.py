@@ -1,6 +1,6 @@
 """What the screen looks like: pictures at 120x40 and 80x24.
 
-After a wanted change: ``pytest tests/screen/test_screen_snapshots.py --snapshot-update``.
+After a wanted change: ``pytest tests/app/tui/test_snapshots.py --snapshot-update``.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def test_the_footer_hints_at_eight_keys_at_most_help_among_them() -> None:
 
 
 def test_docs_keys_is_what_the_registry_says() -> None:
-    path = Path(__file__).parents[2] / "docs" / "keys.md"
+    path = Path(__file__).parents[3] / "docs" / "keys.md"
     assert path.read_text(encoding="utf-8") == keys_document(), (
         "run: python -m hermes_tui.tui.keys > docs/keys.md"
     )

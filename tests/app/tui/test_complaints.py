@@ -79,7 +79,7 @@ from hermes_tui.tui.widgets.logs_pane import LogView
 from hermes_tui.tui.widgets.turn_view import TurnView
 
 PACKAGE = Path(hermes_tui.__file__).parent
-CRASHING = Path(__file__).parents[1] / "fakes" / "crashing.py"
+CRASHING = Path(__file__).parents[2] / "fakes" / "crashing.py"
 
 READABLE_CONTRAST = 3.0
 """WCAG's least contrast of large text, and of signs that mean something."""

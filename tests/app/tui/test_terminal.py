@@ -15,7 +15,7 @@ from fakes.terminal import Terminal
 from hermes_tui.config.paths import RunDir
 from hermes_tui.supervisor.lock import lock_owner
 
-CRASHING = Path(__file__).parents[1] / "fakes" / "crashing.py"
+CRASHING = Path(__file__).parents[2] / "fakes" / "crashing.py"
 CRASHES = ("in a handler", "in a task", "while drawing")
 """What its keys F12, F11 and shift+F12 do."""
 

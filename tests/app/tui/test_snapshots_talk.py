@@ -1,6 +1,6 @@
 """What comparing, asking and finding look like: pictures at 120x40 and 80x24, light and colourless.
 
-After a wanted change: ``pytest tests/screen/test_screen_snapshots_talk.py --snapshot-update``.
+After a wanted change: ``pytest tests/app/tui/test_snapshots_talk.py --snapshot-update``.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from hermes_tui.config.settings import (
 )
 from hermes_tui_common.errors import ConfigError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def load(text: str, tmp_path: Path, *words: str, **environ: str) -> Config:
