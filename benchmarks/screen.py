@@ -38,7 +38,7 @@ from textual.pilot import Pilot  # noqa: E402
 
 from hermes_tui import app as app_module  # noqa: E402
 from hermes_tui.core.actions import PANES  # noqa: E402
-from hermes_tui.core.changes import Turn  # noqa: E402
+from hermes_tui.core.changes import ChatTurn  # noqa: E402
 from hermes_tui.core.controller import Controller  # noqa: E402
 from hermes_tui.tui.app import HermesTui, ScreenSettings, calm_collector  # noqa: E402
 from hermes_tui.tui.screens.main import MainScreen  # noqa: E402
@@ -225,7 +225,7 @@ async def give_past(app: MeasuredTui, backend: StreamingBackend) -> None:
     state.put_episodes(await backend.episodes())
     turns = state.turns.setdefault("long", [])
     for number in range(NUM_TURNS):
-        turn = Turn(
+        turn = ChatTurn(
             turn_id=f"past-{number}",
             session_id="long",
             user_text=f"question {number}",

@@ -20,10 +20,12 @@ def run_async(main: Coroutine[object, object, Result]) -> Result:
     """Run a command's coroutine; ctrl+c ends it as it ends any program."""
     import asyncio  # late, as all that --help does not need
 
+    from hermes_tui.core.errors import EXIT_INTERRUPTED
+
     try:
         return asyncio.run(main)
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        raise SystemExit(EXIT_INTERRUPTED) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

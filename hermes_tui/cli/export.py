@@ -121,6 +121,7 @@ def _asked(
     """Yield a gateway's episodes, one at a time: all of them may be more than fits in memory."""
     import asyncio
 
+    from hermes_tui.core.errors import EXIT_INTERRUPTED
     from hermes_tui_training.api.client import InferenceClient
     from hermes_tui_training.exports.sources import from_gateway
 
@@ -139,7 +140,7 @@ def _asked(
             while (episode := runner.run(following(found))) is not None:
                 yield episode
         except KeyboardInterrupt:
-            raise SystemExit(130) from None
+            raise SystemExit(EXIT_INTERRUPTED) from None
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from hermes_tui.core.models import (
     ProcessRow,
     SessionRow,
     StackInfo,
-    Stage,
+    StartStage,
     StepRow,
     TrainerRow,
 )
@@ -29,7 +29,7 @@ class Backend(Protocol):
     Raises: HermesTuiError: from any method, when the stack can't be started or answers an error.
     """
 
-    async def start(self, report: Callable[[Stage], None]) -> StackInfo:
+    async def start(self, report: Callable[[StartStage], None]) -> StackInfo:
         """Attach to the stack, starting it when none runs; tells each stage on the way."""
         ...
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from hermes_tui.core.models import EpisodeDetail, Token, Wire
 
-Turned = Literal["running", "completed", "failed", "interrupted"]
+TurnStatus = Literal["running", "completed", "failed", "interrupted"]
 """How far a turn is."""
 
 Source = Literal["sent", "joined", "read"]
@@ -53,8 +53,8 @@ Part = TextPart | ThoughtPart | ToolPart
 
 
 @dataclass(slots=True, kw_only=True)
-class Turn:
-    """One user message and all that the agent did until its reply."""
+class ChatTurn:
+    """One turn as a view holds it: a user message and all that the agent did until its reply."""
 
     turn_id: str
     """Unique within the view."""
@@ -64,7 +64,7 @@ class Turn:
     """What the user said."""
     parts: list[Part] = field(default_factory=list)
     """What the agent said and did, in order."""
-    state: Turned = "running"
+    state: TurnStatus = "running"
     """How far it is."""
     error: str = ""
     """Why it failed; empty when it did not."""
@@ -91,7 +91,7 @@ class Turn:
     num_trainable: int = 0
     """Completions of it that can be trained."""
 
-    def covers(self, read: Turn) -> bool:
+    def covers(self, read: ChatTurn) -> bool:
         """Return whether this turn, seen while it ran, is the one that another was read back of."""
         if self.source == "read" or read.source != "read":
             return False
@@ -137,7 +137,7 @@ class LogGrew:
 class TurnChanged:
     """A turn began, grew or ended."""
 
-    turn: Turn
+    turn: ChatTurn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +165,8 @@ class EpisodeLoaded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRequested:
-    """The agent asks before it does something."""
+class PendingApproval:
+    """A question of the agent that waits for a person's answer."""
 
     session_id: str
     approval_id: str
@@ -195,7 +195,7 @@ Change = (
     | TurnsLoaded
     | TokensSampled
     | EpisodeLoaded
-    | ApprovalRequested
+    | PendingApproval
     | Notice
 )
 """What a front end can be told."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from hermes_tui.core.changes import Turn
+from hermes_tui.core.changes import ChatTurn
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.models import EpisodeRow
 
@@ -29,7 +29,7 @@ class Comparison:
         self.size = size
         self.text = ""
         """What they were told; empty before."""
-        self.turns: list[Turn] = []
+        self.turns: list[ChatTurn] = []
         """Their turns, in the order of their keys; empty before they are started."""
         self.picked: set[int] = set()
         """Places, from 0, of those that are better than the others."""

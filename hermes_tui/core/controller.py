@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hermes_tui.core.backend import Backend
-from hermes_tui.core.changes import Notice, RowsChanged, Turn, TurnsLoaded
+from hermes_tui.core.changes import ChatTurn, Notice, RowsChanged, TurnsLoaded
 from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.turns import Turns
 from hermes_tui_common.errors import HermesTuiError
@@ -101,7 +101,7 @@ class Controller(Turns):
         await self.run_turn(turn)
         return True
 
-    async def _start_session(self, turn: Turn) -> None:
+    async def _start_session(self, turn: ChatTurn) -> None:
         session = await self.backend.start_session(TASK_ID)
         self.state.sessions[session.session_id] = session
         self.state.turns[""].remove(turn)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from hermes_tui_common.errors import ConfigError, HermesTuiError, ServiceError, StackError
 
 EXIT_OK = 0
@@ -12,6 +14,13 @@ EXIT_ALREADY_RUNNING = 4
 EXIT_HUNG_UP = 129
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+
+EXIT_BY_SIGNAL = {
+    signal.SIGHUP: EXIT_HUNG_UP,
+    signal.SIGINT: EXIT_INTERRUPTED,
+    signal.SIGTERM: EXIT_TERMINATED,
+}
+"""Exit codes of a program that a signal ended: 128 and the signal's number, as shells have it."""
 
 
 class AlreadyRunningError(StackError):

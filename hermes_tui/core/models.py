@@ -15,7 +15,7 @@ Wire = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StartStage:
     """What one process is doing while the stack starts."""
 
     process: str

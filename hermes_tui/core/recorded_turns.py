@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hermes_tui.core.changes import ToolPart, Turn
+from hermes_tui.core.changes import ChatTurn, ToolPart
 from hermes_tui.core.models import CompletionRow, EpisodeDetail, Wire
 from hermes_tui_services.api.client import PastTurn
 
 
-def recorded_turns(detail: EpisodeDetail) -> list[Turn]:
+def recorded_turns(detail: EpisodeDetail) -> list[ChatTurn]:
     """Return the turns of an episode as its recorded completions tell them."""
     return [_recorded_turn(detail, completions) for completions in by_turn(detail)]
 
@@ -49,14 +49,14 @@ def _goes_on(completion: CompletionRow, before: CompletionRow) -> bool:
     )
 
 
-def kept_turns(session_id: str, past: Iterable[PastTurn]) -> list[Turn]:
+def kept_turns(session_id: str, past: Iterable[PastTurn]) -> list[ChatTurn]:
     """Return a session's turns as the agent service keeps them; they have no episodes."""
     return [_kept_turn(session_id, turn) for turn in past]
 
 
-def _kept_turn(session_id: str, past: PastTurn) -> Turn:
+def _kept_turn(session_id: str, past: PastTurn) -> ChatTurn:
     said, *others = past.messages
-    turn = Turn(
+    turn = ChatTurn(
         turn_id=past.run_id,
         run_id=past.run_id,
         session_id=session_id,
@@ -84,11 +84,11 @@ def _trailing_tool_results(messages: Sequence[Wire]) -> dict[str, str]:
     return results
 
 
-def _recorded_turn(detail: EpisodeDetail, completions: Sequence[CompletionRow]) -> Turn:
+def _recorded_turn(detail: EpisodeDetail, completions: Sequence[CompletionRow]) -> ChatTurn:
     first = completions[0]
     messages = reversed(first.request_messages)
     said: Wire = next((row for row in messages if row.get("role") == "user"), {})
-    turn = Turn(
+    turn = ChatTurn(
         turn_id=first.completion_id,
         session_id=detail.row.session_id,
         source="read",
@@ -106,13 +106,13 @@ def _recorded_turn(detail: EpisodeDetail, completions: Sequence[CompletionRow]) 
     return turn
 
 
-def _fill_results(turn: Turn, results: dict[str, str]) -> None:
+def _fill_results(turn: ChatTurn, results: dict[str, str]) -> None:
     for part in turn.parts:
         if isinstance(part, ToolPart) and part.call_id in results:
             part.result = results[part.call_id]
 
 
-def _add_message(turn: Turn, message: Wire) -> None:
+def _add_message(turn: ChatTurn, message: Wire) -> None:
     if thought := message.get("reasoning_content"):
         turn.add_thought(str(thought))
     if text := message_text(message):
@@ -128,7 +128,7 @@ def _add_message(turn: Turn, message: Wire) -> None:
         )
 
 
-def measure(turn: Turn, completions: Sequence[CompletionRow]) -> None:
+def measure(turn: ChatTurn, completions: Sequence[CompletionRow]) -> None:
     """Give a turn what its completions cost, and why any of them can't be trained."""
     tokens = [token for completion in completions for token in completion.tokens]
     turn.num_tokens = len(tokens)

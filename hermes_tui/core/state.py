@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
-from hermes_tui.core.changes import ApprovalRequested, Turn
+from hermes_tui.core.changes import ChatTurn, PendingApproval
 from hermes_tui.core.log_buffer import LogLines
 from hermes_tui.core.models import (
     CanaryRow,
@@ -43,7 +43,7 @@ class ViewState:
     """By id, oldest first."""
     episodes: dict[str, dict[str, EpisodeRow]] = field(default_factory=dict)
     """By session id, then by episode id, oldest first."""
-    turns: dict[str, list[Turn]] = field(default_factory=dict)
+    turns: dict[str, list[ChatTurn]] = field(default_factory=dict)
     """By session id, oldest first."""
     steps: list[StepRow] = field(default_factory=list)
     """The newest steps, oldest first."""
@@ -63,8 +63,8 @@ class ViewState:
     """The episode whose tokens are shown; empty is none."""
     pinned: bool = False
     """Whether the person chose the shown episode, so that a new one does not replace it."""
-    asked: dict[str, ApprovalRequested] = field(default_factory=dict)
-    """What the agent asks and nobody has answered, by approval id, oldest first."""
+    pending_approvals: dict[str, PendingApproval] = field(default_factory=dict)
+    """Questions of the agent that nobody has answered, by approval id, oldest first."""
     lost: str = ""
     """Why the stack can't be reached; empty while it can."""
 
@@ -91,7 +91,7 @@ class ViewState:
         latest = self.latest(session_id)
         return latest if latest and latest.state in SCORABLE else None
 
-    def running_turn(self, session_id: str) -> Turn | None:
+    def running_turn(self, session_id: str) -> ChatTurn | None:
         """Return the turn of a session that is in flight, or None."""
         return next((t for t in self.turns.get(session_id, ()) if t.state == "running"), None)
 
@@ -124,7 +124,7 @@ class ViewState:
             for rows in (self.sessions, self.episodes, self.turns):
                 rows.pop(session_id, None)
 
-    def put_turn(self, turn: Turn) -> bool:
+    def put_turn(self, turn: ChatTurn) -> bool:
         """Take a turn that runs; return whether the others stay as they are, with it at their end.
 
         What was read back of it already goes: the turn itself says more.
@@ -135,7 +135,7 @@ class ViewState:
         known.sort(key=_started_at)
         return known == [*before, turn]
 
-    def put_turns(self, session_id: str, read: list[Turn]) -> list[Turn]:
+    def put_turns(self, session_id: str, read: list[ChatTurn]) -> list[ChatTurn]:
         """Take turns that were read back; return those that are new, or say more than before.
 
         What this view saw while it ran stays as it was seen.
@@ -145,13 +145,13 @@ class ViewState:
         live = [turn for turn in known if turn.source != "read"]
         starts, runs = [turn.started_at for turn in live], {turn.run_id for turn in live}
 
-        def seen(turn: Turn) -> bool:
+        def seen(turn: ChatTurn) -> bool:
             if turn.run_id:
                 return turn.run_id in runs
             place = bisect_right(starts, turn.started_at)
             return place > 0 and live[place - 1].covers(turn)
 
-        changed: list[Turn] = []
+        changed: list[ChatTurn] = []
         for turn in read:
             old = by_id.get(turn.turn_id)
             if old is None and not seen(turn):
@@ -165,11 +165,13 @@ class ViewState:
         return changed
 
     @property
-    def questions(self) -> list[ApprovalRequested]:
-        """What waits for an answer: of the selected session first, then the oldest."""
-        return sorted(self.asked.values(), key=lambda ask: ask.session_id != self.selected)
+    def approval_queue(self) -> list[PendingApproval]:
+        """The pending approvals: those of the selected session first, then the oldest."""
+        return sorted(
+            self.pending_approvals.values(), key=lambda ask: ask.session_id != self.selected
+        )
 
-    def where(self, request: ApprovalRequested) -> str:
+    def where(self, request: PendingApproval) -> str:
         """Return in which session something is asked, as ``“title”``; empty for the open one."""
         other = request.session_id != self.selected
         return f"“{self.title(request.session_id)}”" if other else ""
@@ -188,5 +190,5 @@ class ViewState:
         }
 
 
-def _started_at(turn: Turn) -> float:
+def _started_at(turn: ChatTurn) -> float:
     return turn.started_at

@@ -14,13 +14,13 @@ from typing import Literal
 from hermes_tui.core.backend import Backend
 from hermes_tui.core.changes import (
     Change,
+    ChatTurn,
     EpisodeLoaded,
     LogGrew,
     Notice,
     RowsChanged,
     StackEvent,
     TokensSampled,
-    Turn,
     TurnChanged,
 )
 from hermes_tui.core.log_buffer import LogLines
@@ -28,7 +28,7 @@ from hermes_tui.core.models import (
     HELD_BY_PERSON,
     CompletionRow,
     EpisodeDetail,
-    Stage,
+    StartStage,
     sampled_tokens,
 )
 from hermes_tui.core.recorded_turns import by_turn, kept_turns, measure, recorded_turns
@@ -111,7 +111,7 @@ class Follower:
 
     # Attaching -----------------------------------------------------------------------------
 
-    async def start(self, report: Callable[[Stage], None]) -> None:
+    async def start(self, report: Callable[[StartStage], None]) -> None:
         """Attach to the stack, starting it when none runs, and read what it knows.
 
         Raises: HermesTuiError: it could not be started.
@@ -317,14 +317,14 @@ class Follower:
             measure(turn, completions)
             self._tell(TurnChanged(turn=turn))
 
-    def _take_turns(self, detail: EpisodeDetail) -> list[Turn]:
+    def _take_turns(self, detail: EpisodeDetail) -> list[ChatTurn]:
         """Take the turns that this view did not see happen; return those that are news."""
         self._read_episodes.add(detail.row.episode_id)
         return self.state.put_turns(detail.row.session_id, recorded_turns(detail))
 
-    async def _read_turns(self, session_id: str) -> list[Turn]:
+    async def _read_turns(self, session_id: str) -> list[ChatTurn]:
         """Read a session's turns back; return those that are news."""
-        news: list[Turn] = []
+        news: list[ChatTurn] = []
         if not self.state.info.training:
             past = kept_turns(session_id, await self.backend.past_turns(session_id))
             news += self.state.put_turns(session_id, past)

@@ -10,14 +10,14 @@ from contextlib import suppress
 
 from hermes_tui.core.backend import Backend
 from hermes_tui.core.changes import (
-    ApprovalRequested,
+    ChatTurn,
+    PendingApproval,
     RowsChanged,
     StackEvent,
     ToolPart,
-    Turn,
     TurnChanged,
-    Turned,
     TurnsLoaded,
+    TurnStatus,
 )
 from hermes_tui.core.models import SessionRow
 from hermes_tui.core.sanitize import exposed
@@ -139,7 +139,7 @@ class Turns(Follower):
         assert isinstance(started, updates.TurnStarted)
         await self._follow_turn(self._joined(session_id, started), stream)
 
-    def _joined(self, session_id: str, started: updates.TurnStarted) -> Turn:
+    def _joined(self, session_id: str, started: updates.TurnStarted) -> ChatTurn:
         turn = self._new_turn(session_id, started.message)
         turn.run_id, turn.source = started.run_id, "joined"
         turn.started_at = started.started_at or turn.started_at
@@ -148,33 +148,33 @@ class Turns(Follower):
 
     # Running them --------------------------------------------------------------------------
 
-    def begin_turn(self, session_id: str, text: str) -> Turn:
+    def begin_turn(self, session_id: str, text: str) -> ChatTurn:
         """Add a turn to a session; ``run_turn`` runs it."""
         turn = self._new_turn(session_id, text)
         self._put(turn)
         return turn
 
-    def _new_turn(self, session_id: str, text: str) -> Turn:
+    def _new_turn(self, session_id: str, text: str) -> ChatTurn:
         self._num_turns += 1
-        return Turn(
+        return ChatTurn(
             turn_id=f"turn-{self._num_turns}",
             session_id=session_id,
             user_text=text,
             started_at=self.clock(),
         )
 
-    def _put(self, turn: Turn) -> None:
+    def _put(self, turn: ChatTurn) -> None:
         at_the_end = self.state.put_turn(turn)
         self._tell(
             TurnChanged(turn=turn) if at_the_end else TurnsLoaded(session_id=turn.session_id)
         )
         self._tell(RowsChanged())
 
-    async def run_turn(self, turn: Turn) -> None:
+    async def run_turn(self, turn: ChatTurn) -> None:
         """Run a turn that was begun; returns when it has ended, however it did."""
         await self._follow_turn(turn, self.backend.turn(turn.session_id, turn.user_text))
 
-    async def _follow_turn(self, turn: Turn, stream: AsyncIterator[updates.TurnUpdate]) -> None:
+    async def _follow_turn(self, turn: ChatTurn, stream: AsyncIterator[updates.TurnUpdate]) -> None:
         try:
             await self._hear(turn, stream)
         except HermesTuiError as error:
@@ -188,7 +188,7 @@ class Turns(Follower):
         if self.state.info.training:
             await self.attempt(self._after_turn(turn))
 
-    async def _hear(self, turn: Turn, stream: AsyncIterator[updates.TurnUpdate]) -> None:
+    async def _hear(self, turn: ChatTurn, stream: AsyncIterator[updates.TurnUpdate]) -> None:
         """Take what a turn tells to its end; where the way to it breaks, join it again.
 
         Raises: HermesTuiError: it was refused, is over, or was out of reach for too long.
@@ -214,12 +214,12 @@ class Turns(Follower):
             await asyncio.sleep(RETRY_S)
             stream = self.backend.join(turn.session_id)
 
-    async def _after_turn(self, turn: Turn) -> None:
+    async def _after_turn(self, turn: ChatTurn) -> None:
         await self.reread(turn.session_id)
         if latest := self.state.latest(turn.session_id):
             await self._load(latest.episode_id)
 
-    def _on_update(self, turn: Turn, update: updates.TurnUpdate, *, known: int) -> None:
+    def _on_update(self, turn: ChatTurn, update: updates.TurnUpdate, *, known: int) -> None:
         match update:
             case updates.TurnStarted(run_id=run_id):
                 if turn.run_id not in ("", run_id):
@@ -244,7 +244,7 @@ class Turns(Follower):
                     _add(turn, update)
         self._tell(TurnChanged(turn=turn))
 
-    def _end(self, turn: Turn, state: Turned, error: str = "") -> None:
+    def _end(self, turn: ChatTurn, state: TurnStatus, error: str = "") -> None:
         """Note that a turn is over; what it asked goes with it."""
         turn.state, turn.error = state, error
         turn.ended_at = self.clock()
@@ -255,8 +255,8 @@ class Turns(Follower):
 
     # What the agent asks -------------------------------------------------------------------
 
-    def _ask(self, turn: Turn, asked: updates.ApprovalRequested) -> None:
-        request = ApprovalRequested(
+    def _ask(self, turn: ChatTurn, asked: updates.ApprovalRequested) -> None:
+        request = PendingApproval(
             session_id=turn.session_id,
             approval_id=asked.approval_id,
             question=exposed("\n\n".join(filter(None, (asked.description, asked.command)))),
@@ -264,33 +264,33 @@ class Turns(Follower):
             free=asked.kind == "clarify" or not asked.choices,
             expires_at=asked.expires_at,
         )
-        self.state.asked[request.approval_id] = request
+        self.state.pending_approvals[request.approval_id] = request
         self._tell(request)
 
-    def _withdraw(self, turn: Turn) -> None:
+    def _withdraw(self, turn: ChatTurn) -> None:
         """Drop what a turn asked."""
-        for ask in list(self.state.asked.values()):
+        for ask in list(self.state.pending_approvals.values()):
             if ask.session_id == turn.session_id:
-                del self.state.asked[ask.approval_id]
+                del self.state.pending_approvals[ask.approval_id]
 
     def _on_answer(self, answered: updates.ApprovalAnswered) -> None:
         """Drop a question that another view answered; one that this view answered is gone."""
-        if self.state.asked.pop(answered.approval_id, None):
+        if self.state.pending_approvals.pop(answered.approval_id, None):
             self.say(f"answered in another view: {answered.choice}")
             self._tell(RowsChanged())
 
     def drop_expired(self) -> None:
         """Drop the questions whose time has run out: the agent takes silence for a no."""
         now = self.clock()
-        for ask in list(self.state.asked.values()):
+        for ask in list(self.state.pending_approvals.values()):
             if ask.expires_at is not None and ask.expires_at <= now:
-                del self.state.asked[ask.approval_id]
+                del self.state.pending_approvals[ask.approval_id]
                 self.say("nobody answered the agent in time: that is a no", "warning")
                 self._tell(RowsChanged())
 
-    async def approve(self, request: ApprovalRequested, choice: str) -> None:
+    async def approve(self, request: PendingApproval, choice: str) -> None:
         """Answer what the agent asked; it stays open when the answer did not get there."""
-        self.state.asked.pop(request.approval_id, None)
+        self.state.pending_approvals.pop(request.approval_id, None)
         self._tell(RowsChanged())
         try:
             await self.backend.approve(request.session_id, request.approval_id, choice)
@@ -298,11 +298,11 @@ class Turns(Follower):
             late = isinstance(error, RefusedError) and error.status in _GONE
             self.say(str(error), "warning" if late else "error")
             if not late and self.state.running_turn(request.session_id):
-                self.state.asked[request.approval_id] = request
+                self.state.pending_approvals[request.approval_id] = request
                 self._tell(request)
 
 
-def _add(turn: Turn, update: updates.TurnUpdate) -> None:
+def _add(turn: ChatTurn, update: updates.TurnUpdate) -> None:
     """Add what the agent said or did to its turn."""
     match update:
         case updates.TextArrived(text=text):

@@ -19,10 +19,10 @@ from typing import TextIO
 
 from hermes_tui.config.paths import RunDir
 from hermes_tui.core.changes import (
-    ApprovalRequested,
     Change,
     EpisodeLoaded,
     Notice,
+    PendingApproval,
     ToolPart,
     TurnChanged,
 )
@@ -128,7 +128,7 @@ class Plain:
         return _NOTHING
 
     @property
-    def _question(self) -> ApprovalRequested | None:
+    def _question(self) -> PendingApproval | None:
         """The question that the next line answers: of the open session, or of what was sent here.
 
         What another view caused elsewhere must not swallow a message; ``/answer`` answers it.
@@ -136,11 +136,11 @@ class Plain:
         return next(filter(self._concerns_us, self._questions), None)
 
     @property
-    def _questions(self) -> list[ApprovalRequested]:
+    def _questions(self) -> list[PendingApproval]:
         self.controller.drop_expired()
-        return self.controller.state.questions
+        return self.controller.state.approval_queue
 
-    def _concerns_us(self, request: ApprovalRequested) -> bool:
+    def _concerns_us(self, request: PendingApproval) -> bool:
         turn = self.controller.state.running_turn(request.session_id)
         opened = request.session_id == self.controller.state.selected
         return opened or (turn is not None and turn.source == "sent")
@@ -201,7 +201,7 @@ class Plain:
         self._failed |= turn.state == "failed"
         self._tell.line(f"[turn] {lines.turn_words(turn)}")
 
-    async def _answer(self, request: ApprovalRequested, line: str | None) -> None:
+    async def _answer(self, request: PendingApproval, line: str | None) -> None:
         """Answer what the agent asked; the end of the lines is a no."""
         choices = request.choices
         text = (line or "").strip()
@@ -218,7 +218,7 @@ class Plain:
         match change:
             case Notice(severity=severity):
                 self._failed |= self._commanding and severity != "information"
-            case ApprovalRequested() | TurnChanged():
+            case PendingApproval() | TurnChanged():
                 self._wake.set()  # what comes next may depend on it
             case EpisodeLoaded(detail=detail):
                 self._detail = detail

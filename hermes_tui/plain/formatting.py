@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from hermes_tui.core.changes import Part, TextPart, ToolPart, Turn
+from hermes_tui.core.changes import ChatTurn, Part, TextPart, ToolPart
 from hermes_tui.core.models import (
     EpisodeDetail,
     EpisodeRow,
@@ -62,7 +62,7 @@ def episode_words(episode: EpisodeRow) -> str:
     return ", ".join(words)
 
 
-def turn_words(turn: Turn) -> str:
+def turn_words(turn: ChatTurn) -> str:
     """Return how a turn ended and what it cost."""
     words: list[str] = [turn.state]
     if turn.state == "failed":
@@ -79,7 +79,7 @@ def turn_words(turn: Turn) -> str:
     return ", ".join(words)
 
 
-def conversation_lines(turns: list[Turn]) -> Iterator[str]:
+def conversation_lines(turns: list[ChatTurn]) -> Iterator[str]:
     """Yield a whole conversation."""
     for turn in turns:
         yield f"you: {clean(turn.user_text)}"
@@ -189,7 +189,7 @@ class Speech:
         turn: the turn.
     """
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: ChatTurn) -> None:
         self.turn = turn
         self._part = 0
         self._told = 0

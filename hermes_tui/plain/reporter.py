@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from hermes_tui.core.changes import (
-    ApprovalRequested,
     Change,
+    ChatTurn,
     Notice,
+    PendingApproval,
     RowsChanged,
-    Turn,
     TurnChanged,
 )
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.models import Stage
+from hermes_tui.core.models import StartStage
 from hermes_tui.core.sanitize import clean, one_line
 from hermes_tui.plain import formatting as lines
 
@@ -52,7 +52,7 @@ class Teller:
         for text in texts:
             self.line(text)
 
-    def report(self, stage: Stage) -> None:
+    def report(self, stage: StartStage) -> None:
         """Tell how the start goes on; the same again is not told."""
         text = f": {one_line(stage.text)}" if stage.text else ""
         told = f"[start] {one_line(stage.process)} {stage.state}{text}"
@@ -73,14 +73,14 @@ class Teller:
             case Notice(text=text, severity=severity):
                 word = {"information": "notice"}.get(severity, severity)
                 self.line(f"[{word}] {clean(text)}")
-            case ApprovalRequested():
+            case PendingApproval():
                 self._ask(change)
             case TurnChanged(turn=turn):
                 self._tell_turn(turn)
             case RowsChanged():
                 self.news()
 
-    def _tell_turn(self, turn: Turn) -> None:
+    def _tell_turn(self, turn: ChatTurn) -> None:
         speech = self._speeches.setdefault(turn.turn_id, lines.Speech(turn))
         if turn.session_id != self._controller.state.selected:
             return
@@ -94,13 +94,13 @@ class Teller:
             self._known[turn.turn_id] = turn.state
             self.line(f"[turn] {lines.turn_words(turn)}")
 
-    def told(self, turn: Turn) -> None:
+    def told(self, turn: ChatTurn) -> None:
         """Take all that a turn has said so far as told."""
         self._known.setdefault(turn.turn_id, turn.state)
         for _ in self._speeches.setdefault(turn.turn_id, lines.Speech(turn)).news():
             pass
 
-    def _ask(self, request: ApprovalRequested) -> None:
+    def _ask(self, request: PendingApproval) -> None:
         if where := self._controller.state.where(request):
             self.line(f"[approval] in {clean(where)}; /answer answers it")
         self.line(f"[approval] {clean(request.question)}")
@@ -147,6 +147,6 @@ class Teller:
         assert episode
         return f"episode {state.ordinal(episode)} of “{state.title(episode.session_id)}”"
 
-    def turn_of(self, text: str) -> Turn:
+    def turn_of(self, text: str) -> ChatTurn:
         """Return the newest turn that was told and began with what the person said."""
         return next(s.turn for s in reversed(self._speeches.values()) if s.turn.user_text == text)

@@ -12,13 +12,11 @@ import threading
 from typing import TYPE_CHECKING
 
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.errors import EXIT_FAILED, EXIT_HUNG_UP, EXIT_INTERRUPTED, EXIT_TERMINATED
+from hermes_tui.core.errors import EXIT_BY_SIGNAL, EXIT_FAILED, EXIT_INTERRUPTED
 from hermes_tui.plain.app import Plain
 
 if TYPE_CHECKING:
     from hermes_tui.config.settings import Config
-
-_EXIT_BY_SIGNAL = {signal.SIGTERM: EXIT_TERMINATED, signal.SIGHUP: EXIT_HUNG_UP}
 
 
 def run_plain(config: Config) -> int:
@@ -51,9 +49,9 @@ async def _run(controller: Controller) -> int:
         if told or not plain.interrupted():
             leave(EXIT_INTERRUPTED)
 
-    for number, code in _EXIT_BY_SIGNAL.items():
+    for number, code in EXIT_BY_SIGNAL.items():
         loop.add_signal_handler(number, leave, code)
-    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGINT, interrupt)  # replaces the one above
     reader = threading.Thread(target=_read, args=(sys.stdin.fileno(), plain, loop), daemon=True)
     reader.start()
     try:

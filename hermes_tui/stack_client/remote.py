@@ -26,7 +26,7 @@ from hermes_tui.core.models import (
     ProcessRow,
     SessionRow,
     StackInfo,
-    Stage,
+    StartStage,
     StepRow,
     TrainerRow,
 )
@@ -74,14 +74,14 @@ class RemoteBackend:
 
     # The stack -----------------------------------------------------------------------------
 
-    async def start(self, report: Callable[[Stage], None]) -> StackInfo:
+    async def start(self, report: Callable[[StartStage], None]) -> StackInfo:
         """Attach, starting the stack when none runs."""
 
         def on_event(event: Mapping[str, Any]) -> None:
             if event.get("event") == "process":
                 state, reason = str(event["state"]), str(event.get("reason") or "")
                 text = "" if reason == state else reason
-                report(Stage(process=str(event["name"]), state=state, text=text))
+                report(StartStage(process=str(event["name"]), state=state, text=text))
 
         await self._attach(await ensure_supervisor(self._config, on_event))
         return StackInfo(

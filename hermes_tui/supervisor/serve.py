@@ -23,13 +23,7 @@ from pathlib import Path
 from hermes_tui.config.paths import RunDir
 from hermes_tui.config.secrets import ensure_keys
 from hermes_tui.config.settings import Config
-from hermes_tui.core.errors import (
-    EXIT_HUNG_UP,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_TERMINATED,
-    exit_code,
-)
+from hermes_tui.core.errors import EXIT_BY_SIGNAL, EXIT_OK, exit_code
 from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.supervisor.control import ControlApi, ControlServer
 from hermes_tui.supervisor.events import EventLog
@@ -42,11 +36,6 @@ from hermes_tui_common.serving import ServeConfig, bind, write_private
 
 logger = logging.getLogger(__name__)
 
-_EXIT_BY_SIGNAL = {
-    signal.SIGHUP: EXIT_HUNG_UP,
-    signal.SIGINT: EXIT_INTERRUPTED,
-    signal.SIGTERM: EXIT_TERMINATED,
-}
 _EVENTS_KEPT_BACK = frozenset({"id", "at"})
 """Positions in the event log mean nothing on standard output."""
 
@@ -180,17 +169,17 @@ class _Supervisor:
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        for number in _EXIT_BY_SIGNAL:
+        for number in EXIT_BY_SIGNAL:
             loop.add_signal_handler(number, self._on_signal, number)
         try:
             yield
         finally:
-            for number in _EXIT_BY_SIGNAL:
+            for number in EXIT_BY_SIGNAL:
                 loop.remove_signal_handler(number)
 
     def _on_signal(self, number: signal.Signals) -> None:
         logger.info("signal %s", number.name)
-        self._exit_code = _EXIT_BY_SIGNAL[number]
+        self._exit_code = EXIT_BY_SIGNAL[number]
         self._end.set()
 
 

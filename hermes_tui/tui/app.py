@@ -21,6 +21,7 @@ from textual.theme import Theme, ThemeProvider
 from textual.widgets import Input, TextArea
 
 from hermes_tui.core.controller import Controller
+from hermes_tui.core.errors import EXIT_NOT_STARTED
 from hermes_tui.core.sanitize import clean
 from hermes_tui.tui.clipboard import copy
 from hermes_tui.tui.keys import Keys, bindings, resolve
@@ -41,7 +42,6 @@ from hermes_tui_common.errors import HermesTuiError
 if TYPE_CHECKING:
     from hermes_tui.config.settings import Config
 
-EXIT_NOT_STARTED = 3
 LEAVE_S = 2.0
 """Leaving by a signal takes at most this long."""
 
@@ -230,7 +230,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
 
     def do_approval_answer(self) -> None:
         """Open a question of the agent: of the open session, else the oldest."""
-        request = next(iter(self.controller.state.questions), None)
+        request = next(iter(self.controller.state.approval_queue), None)
         if request is None:
             self.notify("the agent asks nothing now", markup=False)
         elif not isinstance(self.screen, ModalScreen):

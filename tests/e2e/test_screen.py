@@ -114,7 +114,7 @@ async def test_the_agent_asks_before_it_runs_what_is_dangerous(
         async with app.run_test(size=(120, 40)) as pilot:
             await wait(pilot, lambda: isinstance(app.screen, MainScreen), START_S)
             await pilot.press(*"Clean", "enter")
-            await wait(pilot, lambda: bool(app.controller.state.questions), TURN_S)
+            await wait(pilot, lambda: bool(app.controller.state.approval_queue), TURN_S)
             assert precious.exists()
             await pilot.press("ctrl+o")
             await wait(pilot, lambda: isinstance(app.screen, ApprovalScreen), TURN_S)

@@ -70,18 +70,18 @@ async def test_a_question_survives_the_view_that_caused_it(
 
     async with view(config) as lost:
         sending = asyncio.create_task(lost.send("clean up"))
-        await eventually(lambda: lost.state.asked, TURN_S)
+        await eventually(lambda: lost.state.pending_approvals, TURN_S)
         sending.cancel()  # its line was cut
     async with view(config) as one, view(config) as two:
         two.listen(hear)
-        await eventually(lambda: one.state.asked and two.state.asked, TURN_S)
-        question = one.state.questions[0]
+        await eventually(lambda: all(view.state.pending_approvals for view in (one, two)), TURN_S)
+        question = one.state.approval_queue[0]
         assert "rm -rf nothing" in question.question
         session_id = question.session_id
         assert one.state.title(session_id) == "clean up"
-        theirs = two.state.questions[0]
+        theirs = two.state.approval_queue[0]
         await one.approve(question, "once")
-        await eventually(lambda: not two.state.asked)
+        await eventually(lambda: not two.state.pending_approvals)
         await two.approve(theirs, "deny")
         assert notices == [
             "answered in another view: once",

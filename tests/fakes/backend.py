@@ -19,7 +19,7 @@ from hermes_tui.core.models import (
     ProcessRow,
     SessionRow,
     StackInfo,
-    Stage,
+    StartStage,
     StepRow,
     Token,
     TrainerRow,
@@ -220,14 +220,14 @@ class FakeBackend:
 
     # Backend -------------------------------------------------------------------------------
 
-    async def start(self, report: Callable[[Stage], None]) -> StackInfo:
-        report(Stage(process="router", state="ready", text=""))
-        report(Stage(process="trainer", state="starting", text="loading weights"))
+    async def start(self, report: Callable[[StartStage], None]) -> StackInfo:
+        report(StartStage(process="router", state="ready", text=""))
+        report(StartStage(process="trainer", state="starting", text="loading weights"))
         if self.start_gate:
             await self.start_gate.wait()
         if self.start_error:
             raise HermesTuiError(self.start_error)
-        report(Stage(process="trainer", state="ready"))
+        report(StartStage(process="trainer", state="ready"))
         return StackInfo(run_dir=self.run_dir, training=self.training, model=self.model)
 
     async def control_events(self) -> AsyncIterator[StackEvent]:

@@ -11,7 +11,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Button, Input, Static
 
-from hermes_tui.core.changes import ApprovalRequested
+from hermes_tui.core.changes import PendingApproval
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.tui.screens.dialogs import Dialog
@@ -61,7 +61,7 @@ class ApprovalScreen(Dialog[str | None]):
         *(Binding(str(number), f"choose('{number}')", show=False) for number in range(1, 10)),
     ]
 
-    def __init__(self, controller: Controller, request: ApprovalRequested) -> None:
+    def __init__(self, controller: Controller, request: PendingApproval) -> None:
         super().__init__()
         self._controller = controller
         self.request = request
@@ -96,7 +96,7 @@ class ApprovalScreen(Dialog[str | None]):
 
     def _tick(self) -> None:
         self._controller.drop_expired()
-        if self.request.approval_id not in self._controller.state.asked:
+        if self.request.approval_id not in self._controller.state.pending_approvals:
             if self.is_current:
                 self.dismiss(None)
             return

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from hermes_tui.core.actions import BY_ID, Scope
-from hermes_tui.core.changes import ApprovalRequested, Change
+from hermes_tui.core.changes import Change, PendingApproval
 from hermes_tui.core.compare import MAX_SIBLINGS, MIN_SIBLINGS, Comparison
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.sanitize import one_line
@@ -112,7 +112,7 @@ class CompareScreen(Acts, LeavesOnce, PaintedScreen):
         counting = any(
             self._fate(place).seconds_left > 0 for place in range(len(self.comparison.turns))
         )
-        if counting or self.controller.state.asked:
+        if counting or self.controller.state.pending_approvals:
             self.paint_soon()
 
     async def paint(self) -> None:
@@ -137,14 +137,14 @@ class CompareScreen(Acts, LeavesOnce, PaintedScreen):
         self.query_one("#compare-top", Static).update(top)
         self.query_one("#compare-tabs", Static).update(self._tabs())
         keys = cast("HermesTui", self.app).keys
-        asked = self.controller.state.questions
+        asked = self.controller.state.approval_queue
         clock = self.controller.clock()
         where = self._where(asked[0]) if asked else ""
         self.query_one(AskedBar).show(asked, clock, keys.label("approval_answer"), where)
         talking = self.query_one("#prompt-box").display
         self.query_one(Hints).show(hints("prompt" if talking else "compare", self.scope), keys)
 
-    def _where(self, request: ApprovalRequested) -> str:
+    def _where(self, request: PendingApproval) -> str:
         for number, turn in enumerate(self.comparison.turns, 1):
             if turn.session_id == request.session_id:
                 return f"reply {number}"

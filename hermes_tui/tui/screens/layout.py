@@ -13,14 +13,14 @@ from textual.worker import WorkType
 
 from hermes_tui.core.actions import PANES, Scope
 from hermes_tui.core.changes import (
-    ApprovalRequested,
     Change,
+    ChatTurn,
     EpisodeLoaded,
     LogGrew,
     Notice,
+    PendingApproval,
     RowsChanged,
     TokensSampled,
-    Turn,
     TurnChanged,
     TurnsLoaded,
 )
@@ -129,7 +129,7 @@ class PanesScreen(PaintedScreen):
             case Notice(text=text, severity=severity):
                 self.notify(clean(text), severity=severity, markup=False)
                 return
-            case ApprovalRequested():
+            case PendingApproval():
                 self._rows_changed = True
             case TurnChanged(turn=turn):
                 self._changed_turns.add(turn.turn_id)
@@ -196,7 +196,7 @@ class PanesScreen(PaintedScreen):
 
     def _paint_asked(self) -> None:
         key = cast("HermesTui", self.app).keys.label("approval_answer")
-        asked = self._state.questions
+        asked = self._state.approval_queue
         where = self._state.where(asked[0]) if asked else ""
         self.query_one(AskedBar).show(asked, self.controller.clock(), key, where)
 
@@ -220,7 +220,7 @@ class PanesScreen(PaintedScreen):
         counting = any(
             self._fate(turn).seconds_left > 0 for turn in state.turns.get(state.selected, ())[-1:]
         )
-        return counting or state.step_started_at is not None or bool(state.asked)
+        return counting or state.step_started_at is not None or bool(state.pending_approvals)
 
     async def _tick(self) -> None:
         if not self.query(ChatPane):
@@ -245,7 +245,7 @@ class PanesScreen(PaintedScreen):
         work: WorkType[None] = follow
         self.run_worker(work, group="log", exclusive=True)
 
-    def _fate(self, turn: Turn) -> Fate:
+    def _fate(self, turn: ChatTurn) -> Fate:
         state = self._state
         episode = state.episode(turn.episode_id) if turn.episode_id else None
         return Fate(

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Static
 
-from hermes_tui.core.models import Stage
+from hermes_tui.core.models import StartStage
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.tui.widgets.formatting import foreign, line, state
 
@@ -29,7 +29,7 @@ _ENDING = {"stopping", "stopped"}
 
 @dataclass(slots=True, kw_only=True)
 class _Entry:
-    stage: Stage
+    stage: StartStage
     since: float
     took_s: float | None = None
 
@@ -65,7 +65,7 @@ class StartScreen(Screen[None]):
         """Whether there will be no stack."""
         return bool(self._failure)
 
-    def report(self, stage: Stage) -> None:
+    def report(self, stage: StartStage) -> None:
         """Show what a process does now."""
         now = self._clock()
         entry = self._entries.setdefault(stage.process, _Entry(stage=stage, since=now))

@@ -9,12 +9,12 @@ from textual import events
 from textual.content import Content
 from textual.widget import Widget
 
-from hermes_tui.core.changes import ApprovalRequested
+from hermes_tui.core.changes import PendingApproval
 from hermes_tui.tui.messages import HintPressed
 from hermes_tui.tui.widgets.formatting import foreign, line
 
 
-def seconds_left(request: ApprovalRequested, now: float) -> str:
+def seconds_left(request: PendingApproval, now: float) -> str:
     """Return how long an answer may still take, as ``58 s``; empty when for ever."""
     if request.expires_at is None:
         return ""
@@ -32,7 +32,7 @@ class AskedBar(Widget):
         self._how = Content()
         self.display = False
 
-    def show(self, asked: list[ApprovalRequested], now: float, key: str, where: str = "") -> None:
+    def show(self, asked: list[PendingApproval], now: float, key: str, where: str = "") -> None:
         """Show the first question; none hides the lines.
 
         Args:

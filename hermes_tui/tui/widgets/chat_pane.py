@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from hermes_tui.core.changes import ToolPart, Turn
+from hermes_tui.core.changes import ChatTurn, ToolPart
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.keys import Keys, bindings
 from hermes_tui.tui.messages import CopyWanted, FindWanted
@@ -65,10 +65,10 @@ class ChatView(Acts, FollowingScroll):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("chat", "")]
 
-    def __init__(self, fate_of: Callable[[Turn], Fate]) -> None:
+    def __init__(self, fate_of: Callable[[ChatTurn], Fate]) -> None:
         super().__init__(id="chat-view")
         self._fate_of = fate_of
-        self._turns: Sequence[Turn] = ()
+        self._turns: Sequence[ChatTurn] = ()
         self._first = 0
         self._end = 0
         """``turns[_first:_end]`` are mounted."""
@@ -84,11 +84,11 @@ class ChatView(Acts, FollowingScroll):
         yield Static(id="later", classes="edge")
 
     @property
-    def turns(self) -> Sequence[Turn]:
+    def turns(self) -> Sequence[ChatTurn]:
         """The conversation that is shown."""
         return self._turns
 
-    async def show(self, turns: Sequence[Turn]) -> None:
+    async def show(self, turns: Sequence[ChatTurn]) -> None:
         """Show another conversation from its end.
 
         Args:
@@ -99,7 +99,7 @@ class ChatView(Acts, FollowingScroll):
             await self._open(max(len(turns) - BATCH, 0), len(turns))
         self.follow()
 
-    def _fate(self, turn: Turn) -> Fate:
+    def _fate(self, turn: ChatTurn) -> Fate:
         keys = cast("HermesTui", self.app).keys
         judged = [("score_good", "good"), ("score_bad", "bad")]
         labels = [f"{keys.label(action)} {word}" for action, word in judged if keys.label(action)]
@@ -154,7 +154,7 @@ class ChatView(Acts, FollowingScroll):
             await view.remove()
         self._mark_edges()
 
-    def _view(self, turn: Turn) -> TurnView:
+    def _view(self, turn: ChatTurn) -> TurnView:
         return TurnView(turn, self._fate(turn))
 
     def _mark_edges(self) -> None:
@@ -249,7 +249,7 @@ class ChatView(Acts, FollowingScroll):
         self.post_message(CopyWanted(text, "the last reply"))
 
 
-def words_of(turn: Turn) -> str:
+def words_of(turn: ChatTurn) -> str:
     """Return everything that was said and done in a turn, folded or not."""
     said = [turn.user_text]
     for part in turn.parts:
@@ -263,7 +263,7 @@ def words_of(turn: Turn) -> str:
 class ChatPane(Vertical):
     """The conversation and what is below its visible part."""
 
-    def __init__(self, fate_of: Callable[[Turn], Fate]) -> None:
+    def __init__(self, fate_of: Callable[[ChatTurn], Fate]) -> None:
         super().__init__(id="chat")
         self._fate_of = fate_of
 

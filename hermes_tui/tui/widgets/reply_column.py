@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.content import Content
 
-from hermes_tui.core.changes import Turn
+from hermes_tui.core.changes import ChatTurn
 from hermes_tui.tui.messages import SiblingClicked
 from hermes_tui.tui.widgets.formatting import foreign
 from hermes_tui.tui.widgets.transcript import FollowingScroll
@@ -34,7 +34,7 @@ class SiblingView(FollowingScroll):
         """Show the number."""
         self.entitle("○", WAITING, picked=False)
 
-    async def sync(self, turn: Turn, fate: Fate, *, picked: bool) -> None:
+    async def sync(self, turn: ChatTurn, fate: Fate, *, picked: bool) -> None:
         """Show the reply as it is now."""
         async with self.changing():
             if self._turn is None:

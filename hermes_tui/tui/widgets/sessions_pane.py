@@ -123,7 +123,7 @@ _EMPTY = Row(key="", left=Content.styled("  none yet", "dim"), selectable=False)
 
 def _now(view: ViewState, session: SessionRow) -> tuple[str, str]:
     """Return the sign and the word of what a session does now."""
-    if any(ask.session_id == session.session_id for ask in view.asked.values()):
+    if any(ask.session_id == session.session_id for ask in view.pending_approvals.values()):
         return "◆", "asks"
     if view.running_turn(session.session_id) is not None:
         return "◌", "speaks"

@@ -13,7 +13,7 @@ from textual.geometry import Size
 from textual.reactive import var
 from textual.widgets import Static
 
-from hermes_tui.core.changes import Part, TextPart, Turn
+from hermes_tui.core.changes import ChatTurn, Part, TextPart
 from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.reasons import in_words, reasons_in_words
 from hermes_tui.core.sanitize import one_line
@@ -41,7 +41,7 @@ class Fate:
     """The key that takes the score back; empty where none does."""
 
 
-def badge(turn: Turn, fate: Fate) -> Content:
+def badge(turn: ChatTurn, fate: Fate) -> Content:
     """Return what became of a turn: a sign, a word, and the reason where there is one."""
     episode = fate.episode
     if turn.state == "running":
@@ -54,7 +54,7 @@ def badge(turn: Turn, fate: Fate) -> Content:
     return foreign(stopped, "$text-warning") + _episode_badge(turn, episode, fate)
 
 
-def _episode_badge(turn: Turn, episode: EpisodeRow, fate: Fate) -> Content:
+def _episode_badge(turn: ChatTurn, episode: EpisodeRow, fate: Fate) -> Content:
     why = reasons_in_words(turn.untrainable)
     if why and turn.num_trainable:
         return _fate_badge(episode, fate) + _dim(f" · not all of it: {why}")
@@ -86,7 +86,7 @@ def _dim(text: str) -> Content:
     return Content.styled(text, "dim")
 
 
-def cost(turn: Turn) -> dict[str, str]:
+def cost(turn: ChatTurn) -> dict[str, str]:
     """Return what a turn cost, in the order in which it is shown."""
     parts: dict[str, str] = {}
     if turn.num_tokens:
@@ -110,7 +110,7 @@ class CostLine(Static):
         super().__init__(classes="who cost")
         self._cost: dict[str, str] = {}
 
-    def show(self, turn: Turn) -> None:
+    def show(self, turn: ChatTurn) -> None:
         """Show what a turn cost."""
         if (new := cost(turn)) != self._cost:
             self._cost = new
@@ -148,7 +148,7 @@ class TurnView(Vertical):
 
     virtual_size = var(Size(0, 0))  # Textual's own has all laid out again when it grows
 
-    def __init__(self, turn: Turn, fate: Fate) -> None:
+    def __init__(self, turn: ChatTurn, fate: Fate) -> None:
         super().__init__(classes="turn")
         self.turn = turn
         self._fate = fate

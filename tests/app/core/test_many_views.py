@@ -11,7 +11,7 @@ import pytest
 from fakes.backend import FakeBackend, FakeClock, make_tokens
 from fakes.roles import eventually
 
-from hermes_tui.core.changes import Change, Notice, Turn
+from hermes_tui.core.changes import Change, ChatTurn, Notice
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.models import StepRow, TrainerRow
 from hermes_tui_common.errors import ServiceError
@@ -36,10 +36,10 @@ class View:
         if isinstance(change, Notice):
             self.notices.append(change.text)
 
-    def turns(self, session_id: str = "s") -> list[Turn]:
+    def turns(self, session_id: str = "s") -> list[ChatTurn]:
         return self.state.turns.get(session_id, [])
 
-    def last(self, session_id: str = "s") -> Turn:
+    def last(self, session_id: str = "s") -> ChatTurn:
         return self.turns(session_id)[-1]
 
 
@@ -97,10 +97,10 @@ async def test_who_attaches_finds_the_turn_that_runs_and_its_question(
     backend.turn_events, backend.hold = [QUESTION], 0
     backend.take_off("s", "delete it")
     async with view(backend) as late:
-        await eventually(lambda: late.state.questions)
+        await eventually(lambda: late.state.approval_queue)
         assert late.last().user_text == "delete it"
-        assert late.state.questions[0].question == "deletes\n\nrm x"
-        await late.controller.approve(late.state.questions[0], "once")
+        assert late.state.approval_queue[0].question == "deletes\n\nrm x"
+        await late.controller.approve(late.state.approval_queue[0], "once")
         backend.gate.set()
         await eventually(lambda: late.last().state == "completed")
     assert ("approve", "s", "a1", "once") in backend.calls
@@ -110,19 +110,19 @@ async def test_a_question_that_was_answered_elsewhere_is_dropped(backend: FakeBa
     backend.turn_events, backend.hold = [QUESTION], 0
     backend.take_off("s", "delete it")
     async with view(backend) as one, view(backend) as other:
-        await eventually(lambda: one.state.asked and other.state.asked)
-        mine, theirs = one.state.questions[0], other.state.questions[0]
+        await eventually(lambda: one.state.pending_approvals and other.state.pending_approvals)
+        mine, theirs = one.state.approval_queue[0], other.state.approval_queue[0]
         await one.controller.approve(mine, "deny")
-        await eventually(lambda: not other.state.asked)
+        await eventually(lambda: not other.state.pending_approvals)
         assert other.notices == ["answered in another view: deny"]
         assert one.notices == []
         await other.controller.approve(theirs, "once")  # its dialog was open still
         assert other.notices[-1].startswith("The question was answered already")
-        assert not other.state.asked
+        assert not other.state.pending_approvals
         async with view(backend) as late:
             await eventually(lambda: late.turns())
             await eventually(lambda: late.last().run_id)
-            assert not late.state.asked
+            assert not late.state.pending_approvals
         backend.gate.set()
 
 
@@ -132,11 +132,11 @@ async def test_an_answer_that_does_not_arrive_leaves_the_question_open(
     backend.turn_events, backend.hold = [QUESTION], 0
     backend.take_off("s", "delete it")
     async with view(backend) as one:
-        await eventually(lambda: one.state.asked)
+        await eventually(lambda: one.state.pending_approvals)
         backend.refuse = "the worker is down"
-        await one.controller.approve(one.state.questions[0], "once")
+        await one.controller.approve(one.state.approval_queue[0], "once")
         assert one.notices == ["the worker is down"]
-        assert [ask.approval_id for ask in one.state.questions] == ["a1"]
+        assert [ask.approval_id for ask in one.state.approval_queue] == ["a1"]
         backend.gate.set()
 
 

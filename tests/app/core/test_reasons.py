@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from hermes_tui.core.changes import Turn
+from hermes_tui.core.changes import ChatTurn
 from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.reasons import in_words
 from hermes_tui.plain.formatting import turn_words
@@ -48,7 +48,7 @@ def test_an_unknown_reason_is_shown_as_it_is() -> None:
 def test_what_is_not_trained_says_why_and_whether_it_is_all(
     num_trainable: int, state: str, shown: str, said: str
 ) -> None:
-    turn = Turn(
+    turn = ChatTurn(
         turn_id="t",
         session_id="sess-1",
         user_text="x",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hermes_tui.core.changes import ToolPart, Turn
+from hermes_tui.core.changes import ChatTurn, ToolPart
 from hermes_tui.core.models import CompletionRow, EpisodeDetail, EpisodeRow
 from hermes_tui.core.recorded_turns import recorded_turns
 
@@ -60,7 +60,7 @@ def completion(
     return CompletionRow.from_wire(wire)
 
 
-def turns(*completions: CompletionRow) -> list[Turn]:
+def turns(*completions: CompletionRow) -> list[ChatTurn]:
     row = EpisodeRow(episode_id="ep-1", session_id="sess-1", state="open")
     return recorded_turns(EpisodeDetail(row=row, completions=completions))
 

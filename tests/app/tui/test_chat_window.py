@@ -8,7 +8,7 @@ from fakes.screen import app_of, chat, main, make_app, running, say, say_and_hea
 from textual.pilot import Pilot
 from textual.selection import SELECT_ALL
 
-from hermes_tui.core.changes import Turn
+from hermes_tui.core.changes import ChatTurn
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.widgets.chat_pane import MAX_MOUNTED
 from hermes_tui.tui.widgets.markdown_reply import JOINED_CHARS, Reply
@@ -146,7 +146,7 @@ async def test_another_width_does_not_lose_the_place(tmp_path: Path) -> None:
 async def test_pages_up_of_what_was_never_drawn_leave_nothing_out(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
     async with running(app) as pilot:
-        turn = Turn(turn_id="t", session_id="s", user_text="tell me", state="completed")
+        turn = ChatTurn(turn_id="t", session_id="s", user_text="tell me", state="completed")
         turn.add_text(
             "".join(f"Paragraph {i} {'has many words ' * (i % 9)}.\n\n" for i in range(300))
         )
@@ -166,11 +166,13 @@ async def test_pages_up_of_what_was_never_drawn_leave_nothing_out(tmp_path: Path
         assert view.scroll_y == 0
 
 
-def past(number: int) -> list[Turn]:
+def past(number: int) -> list[ChatTurn]:
     """Return turns as a long conversation has them."""
     turns = []
     for i in range(number):
-        turn = Turn(turn_id=f"t{i}", session_id="s", user_text=f"question {i}", state="completed")
+        turn = ChatTurn(
+            turn_id=f"t{i}", session_id="s", user_text=f"question {i}", state="completed"
+        )
         turn.add_text(f"The answer is {i}.")
         turns.append(turn)
     return turns

@@ -65,7 +65,7 @@ from textual.strip import Strip
 import hermes_tui
 from hermes_tui.config.paths import RunDir
 from hermes_tui.core.actions import ACTIONS, TERMINAL_KEYS
-from hermes_tui.core.changes import Turn
+from hermes_tui.core.changes import ChatTurn
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.log_buffer import LogLines
 from hermes_tui.core.models import ProcessRow
@@ -124,9 +124,9 @@ async def test_brackets_in_text_crash_the_app(tmp_path: Path) -> None:
             await pilot.pause()
 
 
-def told(number: int) -> Turn:
+def told(number: int) -> ChatTurn:
     """Return a turn that this view saw happen."""
-    turn = Turn(
+    turn = ChatTurn(
         turn_id=f"t{number}", session_id="long", user_text=f"turn {number}.", started_at=1.0
     )
     turn.add_text("said")

@@ -27,9 +27,9 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input
 
-from hermes_tui.core.changes import ApprovalRequested, EpisodeLoaded
+from hermes_tui.core.changes import EpisodeLoaded, PendingApproval
 from hermes_tui.core.compare import Comparison
-from hermes_tui.core.models import CanaryRow, ProcessRow, Stage
+from hermes_tui.core.models import CanaryRow, ProcessRow, StartStage
 from hermes_tui.core.sanitize import clean
 from hermes_tui.core.stack_status import GpuSample
 from hermes_tui.tui.messages import CopyWanted
@@ -163,10 +163,10 @@ async def test_hostile_text_in_dialogs_is_only_text(tmp_path: Path, text: str) -
     app, backend = make_app(tmp_path)
     backend.reply, backend.logprobs = [text], [-0.1]
     async with running(app, NARROW) as pilot:
-        request = ApprovalRequested(
+        request = PendingApproval(
             session_id="s", approval_id="a", question=text, choices=(text, "deny"), free=True
         )
-        app.controller.state.asked["a"] = request
+        app.controller.state.pending_approvals["a"] = request
         app.controller._tell(request)
         await until(pilot, lambda: MARK in drawn(app, main(app).query_one(AskedBar)))
         assert_harmless(app)
@@ -226,6 +226,6 @@ async def test_a_hostile_start(tmp_path: Path) -> None:
         await until(pilot, lambda: isinstance(app.screen, StartScreen) and app.screen.failed)
         assert isinstance(app.screen, StartScreen)
         for text in HOSTILE.values():
-            app.screen.report(Stage(process=text, state="starting", text=text))
+            app.screen.report(StartStage(process=text, state="starting", text=text))
         await until(pilot, lambda: MARK in drawn(app))
         assert_harmless(app)

@@ -26,7 +26,7 @@ from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 
 from hermes_tui.core.actions import ACTIONS, PANES, Scope
-from hermes_tui.core.changes import ApprovalRequested
+from hermes_tui.core.changes import PendingApproval
 from hermes_tui.core.compare import Comparison
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.palette import Palette
@@ -76,7 +76,7 @@ DIALOG_KEYS = [
 ]
 """In a dialog one letter is as good as another, but for those that answer."""
 
-ASKED = ApprovalRequested(session_id="sess-1", approval_id="a", question="?", choices=("once",))
+ASKED = PendingApproval(session_id="sess-1", approval_id="a", question="?", choices=("once",))
 
 
 def palette(_: HermesTui, __: FakeBackend) -> Screen[object]:
@@ -84,12 +84,12 @@ def palette(_: HermesTui, __: FakeBackend) -> Screen[object]:
 
 
 def comparison(app: HermesTui, backend: FakeBackend) -> Screen[object]:
-    app.controller.state.asked["a"] = ASKED
+    app.controller.state.pending_approvals["a"] = ASKED
     return CompareScreen(app.controller, Comparison(app.controller, 2))
 
 
 def approval(app: HermesTui, _: FakeBackend) -> Screen[object]:
-    app.controller.state.asked["a"] = ASKED
+    app.controller.state.pending_approvals["a"] = ASKED
     return ApprovalScreen(app.controller, ASKED)
 
 

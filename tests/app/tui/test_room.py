@@ -21,7 +21,7 @@ from fakes.screen import (
 from textual.pilot import Pilot
 
 from hermes_tui.core.compare import Comparison
-from hermes_tui.core.models import CanaryRow, Stage, Token
+from hermes_tui.core.models import CanaryRow, StartStage, Token
 from hermes_tui.tui.screens.compare import CompareScreen
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.screens.start import StartScreen
@@ -138,8 +138,8 @@ async def test_what_failed_at_the_start_is_said_while_the_others_stop(tmp_path: 
         assert isinstance(app.screen, StartScreen)
         await until(pilot, lambda: any("loading" in row for row in screen_lines(pilot)))
         for state, text in (("failed", "port 8080 is taken"), ("stopped", "")):
-            app.screen.report(Stage(process="gateway", state=state, text=text))
-        app.screen.report(Stage(process="router", state="stopped"))
+            app.screen.report(StartStage(process="gateway", state=state, text=text))
+        app.screen.report(StartStage(process="router", state="stopped"))
         await pilot.pause()
         shown = screen_lines(pilot)
         assert any("✗ failed" in row and "port 8080 is taken" in row for row in shown)

@@ -29,7 +29,7 @@ from fakes.screen import (
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
-from hermes_tui.core.models import CanaryRow, Stage, Token
+from hermes_tui.core.models import CanaryRow, StartStage, Token
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.screens.start import StartScreen
 from hermes_tui.tui.screens.stopping import StoppingScreen
@@ -148,8 +148,8 @@ async def start_failed(pilot: Pilot[None]) -> None:
     await starting(pilot)
     app = app_of(pilot)
     assert isinstance(app.screen, StartScreen)
-    app.screen.report(Stage(process="trainer", state="failed", text="no model in [/models]"))
-    app.screen.report(Stage(process="router", state="stopped"))
+    app.screen.report(StartStage(process="trainer", state="failed", text="no model in [/models]"))
+    app.screen.report(StartStage(process="router", state="stopped"))
     app.screen.fail("trainer: no model in [/models]; run `hermes-tui setup`")
     await pilot.pause()
 

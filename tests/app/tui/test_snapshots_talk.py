@@ -15,7 +15,7 @@ from fakes.screen import NARROW, WIDE, add_past, app_of, make_app, stack, until
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from hermes_tui.core.changes import ApprovalRequested
+from hermes_tui.core.changes import PendingApproval
 from hermes_tui.tui.screens.approval import ApprovalScreen
 from hermes_tui.tui.screens.compare import CompareScreen
 from hermes_tui.tui.screens.main import MainScreen
@@ -55,13 +55,13 @@ async def compared(pilot: Pilot[None]) -> None:
     await pilot.pause()
 
 
-COMMAND = ApprovalRequested(
+COMMAND = PendingApproval(
     session_id="sess-1",
     approval_id="a1",
     question="deletes files recursively\n\nrm -rf build/ [/INST]",
     choices=("once", "session", "deny"),
 )
-CLARIFY = ApprovalRequested(
+CLARIFY = PendingApproval(
     session_id="sess-1",
     approval_id="a1",
     question="\n".join(f"Which Ada is meant in line {i}?" for i in range(1, 31)),
@@ -74,7 +74,7 @@ CLARIFY = ApprovalRequested(
 )
 
 
-def asked(question: ApprovalRequested) -> Run:
+def asked(question: PendingApproval) -> Run:
     """Return a run in which the agent asks while something is typed."""
 
     async def run(pilot: Pilot[None]) -> None:
@@ -82,14 +82,14 @@ def asked(question: ApprovalRequested) -> Run:
         await ready(pilot)
         app.screen.query_one(Prompt).load_text("and then")
         request = replace(question, expires_at=app.controller.clock() + 58)
-        app.controller.state.asked["a1"] = request
+        app.controller.state.pending_approvals["a1"] = request
         app.controller._tell(request)
         await until(pilot, lambda: app.screen.query_one(AskedBar).display)
 
     return run
 
 
-def answering(question: ApprovalRequested) -> Run:
+def answering(question: PendingApproval) -> Run:
     """Return a run that opens the question."""
 
     async def run(pilot: Pilot[None]) -> None:

@@ -26,7 +26,7 @@ from textual.pilot import Pilot
 from textual.widgets import Button, Input, OptionList
 
 from hermes_tui.core.actions import PANES, Scope
-from hermes_tui.core.changes import ApprovalRequested
+from hermes_tui.core.changes import PendingApproval
 from hermes_tui.core.compare import Comparison
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.screens.approval import ApprovalScreen
@@ -37,7 +37,7 @@ from hermes_tui.tui.screens.help import HelpScreen
 from hermes_tui.tui.widgets.prompt import Prompt
 from hermes_tui.tui.widgets.token_view import TokenView
 
-ASKED = ApprovalRequested(
+ASKED = PendingApproval(
     session_id="sess-1", approval_id="a", question="?", choices=("once", "session", "deny")
 )
 
@@ -252,7 +252,7 @@ async def test_a_double_click_beside_a_dialog_leaves_only_the_dialog(
     tmp_path: Path, name: str
 ) -> None:
     app, _ = make_app(tmp_path)
-    app.controller.state.asked["a"] = ASKED
+    app.controller.state.pending_approvals["a"] = ASKED
     async with running(app) as pilot:
         if name in DIALOGS:
             app.push_screen(DIALOGS[name](app))
@@ -266,7 +266,7 @@ async def test_a_double_click_beside_a_dialog_leaves_only_the_dialog(
 @pytest.mark.parametrize("name", WITH_BUTTONS)
 async def test_a_double_click_on_an_answer_is_one_answer(tmp_path: Path, name: str) -> None:
     app, _ = make_app(tmp_path)
-    app.controller.state.asked["a"] = ASKED
+    app.controller.state.pending_approvals["a"] = ASKED
     async with running(app) as pilot:
         for place in range(2):
             answers: list[Any] = []
