@@ -45,12 +45,16 @@ class Served:
     Args:
         command: the program and its arguments.
         run_dir: its run directory.
+        cwd: where it is started; None is here.
     """
 
-    def __init__(self, command: list[str], run_dir: Path, **environ: str) -> None:
+    def __init__(
+        self, command: list[str], run_dir: Path, *, cwd: Path | None = None, **environ: str
+    ) -> None:
         self.run_dir = run_dir
         self.process = subprocess.Popen(
             command,
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
