@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from hermes_tui_training.chat_template.renderer import Chat, Prompt
 from hermes_tui_training.chat_template.reply_parser import held_length, parse_reply
-from hermes_tui_training.chat_template.reply_stream import Detokenizer
 
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 CALL = '<tool_call>{"name": "f", "arguments": {"b":1,  "a":2}}</tool_call>'
@@ -125,34 +124,6 @@ def test_deltas_add_up_to_the_message(pieces: list[str], tools: bool) -> None:
     calls = [{k: v for k, v in call.items() if k != "index"} for call in joined["tool_calls"]]
     assert calls == message.get("tool_calls", [])
     assert [call["index"] for call in joined["tool_calls"]] == list(range(len(calls)))
-
-
-@settings(deadline=None, max_examples=150)
-@given(data=st.binary(max_size=24))
-def test_bytes_decode_to_the_same_text_one_by_one(data: bytes) -> None:
-    tokenizer = byte_tokenizer()
-    from tokenizers.pre_tokenizers import ByteLevel
-
-    alphabet = dict(zip(sorted(ByteLevel.alphabet()), range(3, 259), strict=True))
-    by_byte = _byte_alphabet()
-    token_ids = [alphabet[by_byte[value]] for value in data]
-    detokenizer = Detokenizer(tokenizer)
-    parts = [detokenizer.push(token_id) for token_id in token_ids]
-    whole = tokenizer.decode(token_ids)
-    assert "".join(parts) + detokenizer.flush() == whole == data.decode("utf-8", "replace")
-
-
-def _byte_alphabet() -> dict[int, str]:
-    """Return GPT-2's visible character for each byte."""
-    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    table = {value: chr(value) for value in visible}
-    hidden = [value for value in range(256) if value not in table]
-    return table | {value: chr(256 + n) for n, value in enumerate(hidden)}
-
-
-def test_a_character_comes_in_one_piece(chat: Chat) -> None:
-    detokenizer = Detokenizer(byte_tokenizer())
-    assert [detokenizer.push(token_id) for token_id in encode("é😀")] == ["", "é", "", "", "", "😀"]
 
 
 def test_half_a_character_at_the_end_is_shown_as_broken(chat: Chat) -> None:

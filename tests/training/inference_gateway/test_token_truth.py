@@ -225,7 +225,7 @@ def check_prefixes(completions: list[dict[str, Any]], client: Client, chat: Chat
             assert position == common(parent, prompt)
             assert difference["recorded_token_id"] == parent[position]
             assert difference["token_id"] == prompt[position]
-            assert difference["text"] == chat.token_text(prompt[position])
+            assert difference["text"] == chat.token_texts.alone(prompt[position])
             assert difference["why"]
         else:
             assert prefix["shared_token_count"] in (len(parent), len(prompt))

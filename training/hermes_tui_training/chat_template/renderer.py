@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from hermes_tui_common.errors import ApiError, ConfigError
 from hermes_tui_training.api.config import ModelConfig
 from hermes_tui_training.chat_template.chatml import ChatMLRenderer, ChatMLRendererConfig
+from hermes_tui_training.chat_template.detokenizer import TokenTexts
 from hermes_tui_training.chat_template.prefix_match import (
     Canonical,
     Recorded,
@@ -149,7 +150,7 @@ class Chat:
         """
         self.tokenizer = tokenizer
         self._lock = threading.Lock()
-        self._texts: dict[int, str] = {}
+        self.token_texts = TokenTexts(tokenizer)
         if model_name:
             tokenizer.name_or_path = model_name
         self._config = _choose(tokenizer, renderer)
@@ -338,9 +339,9 @@ class Chat:
             difference = {
                 "index": shared,
                 "recorded_token_id": recorded[shared],
-                "recorded_text": self.token_text(recorded[shared]),
+                "recorded_text": self.token_texts.alone(recorded[shared]),
                 "token_id": token_ids[shared],
-                "text": self.token_text(token_ids[shared]),
+                "text": self.token_texts.alone(token_ids[shared]),
                 "why": why,
             }
         return {
@@ -348,13 +349,6 @@ class Chat:
             "shared_token_count": shared,
             "first_difference": difference,
         }
-
-    def token_text(self, token_id: int) -> str:
-        """Return one token's text; U+FFFD stands for bytes that are no characters alone."""
-        text = self._texts.get(token_id)
-        if text is None:
-            text = self._texts[token_id] = str(self.tokenizer.decode([token_id]))
-        return text
 
     def reply_stream(
         self,
@@ -378,7 +372,7 @@ class Chat:
                 self.tokenizer, list(prompt.token_ids), stop_ids=set(self.stop_token_ids)
             )
         return ReplyStream(
-            self.tokenizer,
+            self.token_texts,
             prompt_token_ids=prompt.token_ids,
             tools=tools,
             stop=stop,

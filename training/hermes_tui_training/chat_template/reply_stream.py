@@ -11,60 +11,14 @@ from typing import Any
 
 from renderers.base import ParsedResponse, Renderer, ToolCallParseStatus
 
+from hermes_tui_training.chat_template.detokenizer import BROKEN, Detokenizer, TokenTexts
 from hermes_tui_training.chat_template.reply_parser import Reply, ToolCall, held_length, parse_reply
 
 logger = logging.getLogger(__name__)
 
-_BROKEN = "\ufffd"
-"""What decoding makes of bytes that are no whole character (yet)."""
-
-
 _PARSES = 64
 """A family's parser runs again once a reply has grown by this part of its length, so that parsing
 all of a reply of n tokens costs about this many times n; up to 64 tokens it runs for each."""
-
-
-class Detokenizer:
-    """Decodes token by token; text that may still change is held back."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = _plain_decoder(tokenizer)
-        self._token_ids: list[int] = []
-        self._start = 0  # the window that is decoded: some context, then what is held back
-        self._read = 0
-
-    def push(self, token_id: int) -> str:
-        """Return the text that a token completed; often empty for parts of a character."""
-        self._token_ids.append(token_id)
-        text = self._pending()
-        if text.endswith(_BROKEN):
-            return ""
-        self._start, self._read = self._read, len(self._token_ids)
-        return text
-
-    def flush(self) -> str:
-        """Return what is still held back; bytes that never became a character as U+FFFD."""
-        text = self._pending()
-        self._start = self._read = len(self._token_ids)
-        return text
-
-    def _pending(self) -> str:
-        context = self._decode(self._token_ids[self._start : self._read])
-        return self._decode(self._token_ids[self._start :])[len(context) :]
-
-    def _decode(self, token_ids: list[int]) -> str:
-        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
-
-
-def _plain_decoder(tokenizer: Any) -> Any:
-    """Return what decodes as a tokenizer does, without its conversions: they take most of the time.
-
-    Cleaning up spaces, which few tokenizers ask for, is among them.
-    """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or getattr(tokenizer, "clean_up_tokenization_spaces", False):
-        return tokenizer
-    return backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +39,7 @@ class ReplyStream:
 
     def __init__(
         self,
-        tokenizer: Any,
+        token_texts: TokenTexts,
         *,
         prompt_token_ids: Sequence[int],
         tools: Sequence[Mapping[str, Any]],
@@ -103,11 +57,11 @@ class ReplyStream:
             reasoning_open: whether the prompt already opened ``<think>``; plain grammar only.
             raw: whether all text is content, as after a raw prompt.
         """
-        self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer)
+        self._token_texts = token_texts
+        self._detokenizer = Detokenizer(token_texts)
         self._tools = tools
         self._stop = tuple(stop)
-        self._stop_token_ids = frozenset(stop_token_ids)
+        self._control_ids = token_texts.special_ids | frozenset(stop_token_ids)
         self._renderer = renderer
         self._prompt_token_ids = list(prompt_token_ids) if renderer is not None else []
         self._reasoning_open = reasoning_open
@@ -125,17 +79,16 @@ class ReplyStream:
         texts = []
         for token_id in token_ids:
             self._token_ids.append(token_id)
-            if token_id in self._stop_token_ids:
-                texts.append(str(self._tokenizer.decode([token_id])))
-                continue
             text = self._detokenizer.push(token_id)
-            self._text += text
             texts.append(text)
+            if token_id in self._control_ids:
+                text = text.removesuffix(self._token_texts.alone(token_id))
+            self._text += text
         return self._delta(self._reply(complete=False, stop_text=None)), texts
 
     def finish(self, stop_text: str | None = None) -> Final:
         """Take the end; ``stop_text`` is the stop string that ended it and is left out."""
-        self._text += self._detokenizer.flush()
+        self._text += self._detokenizer.rest
         reply = self._reply(complete=True, stop_text=stop_text)
         delta = self._delta(reply)
         message: dict[str, Any] = {"role": "assistant", "content": reply.content}
@@ -150,6 +103,11 @@ class ReplyStream:
         if reply.malformed:
             message["malformed_tool_calls"] = list(reply.malformed)
         return Final(delta=delta, message=message)
+
+    @property
+    def rest(self) -> str:
+        """Text of the last tokens that is held back: half a character, or empty."""
+        return self._detokenizer.rest
 
     def _reply(self, *, complete: bool, stop_text: str | None) -> Reply:
         if self._raw:
@@ -185,7 +143,7 @@ class ReplyStream:
                 malformed.append(f"a tool call cannot be made: {call.status}")
         content = self._visible(content, complete, stop_text)
         return Reply(
-            content=content if complete else content.rstrip(_BROKEN),
+            content=content if complete else content.rstrip(BROKEN),
             reasoning=parsed.reasoning_content,
             tool_calls=tuple(calls),
             malformed=tuple(malformed if self._tools else ()),

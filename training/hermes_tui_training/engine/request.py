@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 import numpy as np
-from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
 from hermes_tui_common.errors import TrainingError
+from hermes_tui_training.chat_template.detokenizer import Detokenizer, TokenTexts
 from hermes_tui_training.engine.base import EngineOutput, FinishReason, SamplingParams
 from hermes_tui_training.engine.decoder import Cache
 from hermes_tui_training.engine.prefix import TokenIds
@@ -21,16 +20,15 @@ Delivery = EngineOutput | TrainingError
 class StopTexts:
     """Decodes tokens as they come and looks for the texts that end a completion."""
 
-    def __init__(self, tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-        self._tokenizer = tokenizer
-        self._stream = DecodeStream(skip_special_tokens=False)
+    def __init__(self, token_texts: TokenTexts, texts: Sequence[str]) -> None:
+        self._detokenizer = Detokenizer(token_texts)
         self._texts = texts
         self._keep = max(len(text) for text in texts) - 1
         self._tail = ""
 
     def feed(self, token_id: int) -> str | None:
         """Add a token; return the stop text that is complete now, the earliest if several are."""
-        self._tail += self._stream.step(self._tokenizer, token_id) or ""
+        self._tail += self._detokenizer.push(token_id)
         found = [(self._tail.find(text), text) for text in self._texts if text in self._tail]
         # A text that began earlier would have been found before: only its last letters can be new.
         self._tail = self._tail[-self._keep :] if self._keep else ""

@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 
 from hermes_tui_common.errors import ConfigError, TrainingError
 from hermes_tui_training.api.config import ModelConfig, TrainingConfig
+from hermes_tui_training.chat_template.detokenizer import TokenTexts
 from hermes_tui_training.engine.base import EngineOutput, EngineStats, SamplingParams
 from hermes_tui_training.engine.decoder import Decoder, Segment
 from hermes_tui_training.engine.llama import LlamaDecoder, LlamaShape
@@ -52,7 +53,7 @@ class TorchEngine:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._decoder: Decoder | None = None
         self._scheduler: Scheduler | None = None
-        self._tokenizer: Tokenizer | None = None
+        self._token_texts: TokenTexts | None = None
         self._max_model_len = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -191,10 +192,10 @@ class TorchEngine:
             )
         if not 0 <= min(prompt_token_ids) <= max(prompt_token_ids) < decoder.vocab_size:
             raise TrainingError(f"a token id is outside 0 to {decoder.vocab_size - 1}")
-        if sampling.stop and self._tokenizer is None:
+        if sampling.stop and self._token_texts is None:
             raise TrainingError(f"stop texts need a tokenizer.json in {self._model_dir}")
         texts = [text for text in sampling.stop if text]
-        watcher = StopTexts(self._tokenizer, texts) if self._tokenizer and texts else None
+        watcher = StopTexts(self._token_texts, texts) if self._token_texts and texts else None
         return Request(
             prompt_token_ids, sampling, max_length=self._max_model_len, stop_texts=watcher
         )
@@ -240,7 +241,7 @@ class TorchEngine:
     def _load(self) -> Decoder:
         tokenizer_file = self._model_dir / "tokenizer.json"
         if tokenizer_file.exists():
-            self._tokenizer = Tokenizer.from_file(str(tokenizer_file))
+            self._token_texts = TokenTexts(Tokenizer.from_file(str(tokenizer_file)))
         dtype = self._dtype()
         config = json.loads((self._model_dir / "config.json").read_text(encoding="utf-8"))
         shape = LlamaShape.from_config(config)

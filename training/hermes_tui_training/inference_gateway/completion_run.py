@@ -315,7 +315,7 @@ class CompletionRun:
         untrainable_reason: UntrainableReason | None,
         error: str | None,
     ) -> None:
-        self._untold.flush()
+        self._untold.flush(self._reply.rest)
         latency = {"total_s": time.monotonic() - self._started}
         if self._first_token_s is not None:
             latency["ttft_s"] = self._first_token_s
@@ -374,17 +374,21 @@ class _TokenEvents:
         }
 
     def add(self, output: EngineOutput, texts: list[str]) -> None:
-        """Take sampled tokens; tell them, unless others were told just before."""
+        """Take sampled tokens; tell them, unless others were told just before.
+
+        A character that is not complete waits: how its last token shows is not known yet.
+        """
         self._payload["token_ids"] += output.token_ids
         self._payload["texts"] += texts
         self._payload["logprobs"] += output.logprobs
         self._payload["policy_versions"] += output.policy_versions
-        if time.monotonic() - self._told_at >= _TOKEN_EVENTS_S:
+        if texts[-1] and time.monotonic() - self._told_at >= _TOKEN_EVENTS_S:
             self.flush()
 
-    def flush(self) -> None:
-        """Tell what has not been told."""
+    def flush(self, rest: str = "") -> None:
+        """Tell what has not been told; ``rest`` is half a character at the end of all."""
         if self._payload["token_ids"]:
+            self._payload["texts"][-1] += rest
             self._run.tell({"start": self._start, **self._payload})
             self._start += len(self._payload["token_ids"])
             self._told_at = time.monotonic()

@@ -28,7 +28,7 @@ async def begin(
     services = services_of(request)
     run = CompletionRun(services, session, plan)
     await run.begin()
-    made = shapes(run, model=services.config.model.path, token_text=services.chat.token_text)
+    made = shapes(run, model=services.config.model.path, token_text=services.chat.token_texts.alone)
     return LiveResponse(run, made)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +14,7 @@ from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import read_body
 from hermes_tui_training.api.protocol import Export
 from hermes_tui_training.api.types import Completion, Episode
+from hermes_tui_training.chat_template.detokenizer import TokenTexts
 from hermes_tui_training.exports.rows import ExportOptions, row_json, rows_of
 from hermes_tui_training.inference_gateway.context import (
     Caller,
@@ -72,7 +73,7 @@ async def read_episode(request: Request) -> Response:
     episode = await _episode(services, request.path_params["episode_id"])
     _require_visible(caller, episode)
     body = await asyncio.to_thread(
-        episode_json, episode, services.engine.policy_version, services.chat.token_text
+        episode_json, episode, services.engine.policy_version, services.chat.token_texts
     )
     return JSONResponse(body)
 
@@ -123,14 +124,12 @@ def _exported(episodes: Sequence[Episode], body: Export) -> list[dict[str, Any]]
     return [row_json(row) for episode in once.values() for row in rows_of(episode, options)]
 
 
-def episode_json(
-    episode: Episode, policy_version: int, token_text: Callable[[int], str]
-) -> dict[str, Any]:
+def episode_json(episode: Episode, policy_version: int, token_texts: TokenTexts) -> dict[str, Any]:
     """Return an episode with its completions.
 
     Args:
         policy_version: the version that serves, against which staleness counts.
-        token_text: decodes one token.
+        token_texts: decodes them.
     """
     row: dict[str, Any] = {
         "episode_id": episode.episode_id,
@@ -147,19 +146,19 @@ def episode_json(
         "step": episode.step,
         "dropped_reason": episode.dropped_reason,
         "incomplete": episode.incomplete,
-        "completions": [completion_json(c, token_text) for c in episode.completions],
+        "completions": [completion_json(c, token_texts) for c in episode.completions],
     }
     return row | {"staleness": _staleness(row, policy_version)}
 
 
-def completion_json(completion: Completion, token_text: Callable[[int], str]) -> dict[str, Any]:
+def completion_json(completion: Completion, token_texts: TokenTexts) -> dict[str, Any]:
     """Return a completion with its tokens' texts."""
     row = asdict(completion)
     num_prompt, num_sampled = len(completion.prompt_token_ids), len(completion.token_ids)
-    row["prompt_texts"] = [token_text(token_id) for token_id in completion.prompt_token_ids]
-    row["texts"] = [token_text(token_id) for token_id in completion.token_ids]
+    row["prompt_texts"] = token_texts.in_sequence(completion.prompt_token_ids)
+    row["texts"] = token_texts.in_sequence(completion.token_ids)
     row["top_logprobs"] = [
-        [{"token_id": i, "token": token_text(i), "logprob": value} for i, value in top]
+        [{"token_id": i, "token": token_texts.alone(i), "logprob": value} for i, value in top]
         for top in completion.top_logprobs
     ]
     row["usage"] = {
