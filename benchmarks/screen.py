@@ -47,7 +47,7 @@ from hermes_tui_services.api.events import (  # noqa: E402
     TextArrived,
     ToolCalled,
     ToolReturned,
-    TurnUpdate,
+    TurnEvent,
 )
 
 SIZE = (120, 40)
@@ -75,7 +75,7 @@ class StreamingBackend(FakeBackend):
 
     stream_s = 10.0
 
-    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnUpdate]:
+    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
         """Stream words and their tokens at ``TOKENS_PER_S``."""
         episode_id, completion_id = self._open_episode(session_id, text)
         ids = {"session_id": session_id, "episode_id": episode_id, "completion_id": completion_id}

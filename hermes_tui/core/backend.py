@@ -20,7 +20,7 @@ from hermes_tui.core.models import (
 )
 from hermes_tui.core.stack_status import SystemSample
 from hermes_tui_services.api.client import PastTurn
-from hermes_tui_services.api.events import TurnUpdate
+from hermes_tui_services.api.events import TurnEvent
 
 
 class Backend(Protocol):
@@ -128,11 +128,11 @@ class Backend(Protocol):
         """Return the run of every turn in flight, whoever sent it, by session id."""
         ...
 
-    def turn(self, session_id: str, text: str) -> AsyncIterator[TurnUpdate]:
+    def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
         """Run one turn of the agent."""
         ...
 
-    def join(self, session_id: str) -> AsyncIterator[TurnUpdate]:
+    def join(self, session_id: str) -> AsyncIterator[TurnEvent]:
         """Follow a session's turn in flight, whoever sent it, from its beginning.
 
         Raises: RefusedError: 404, no turn runs.

@@ -174,7 +174,7 @@ class Turns(Follower):
         """Run a turn that was begun; returns when it has ended, however it did."""
         await self._follow_turn(turn, self.backend.turn(turn.session_id, turn.user_text))
 
-    async def _follow_turn(self, turn: ChatTurn, stream: AsyncIterator[updates.TurnUpdate]) -> None:
+    async def _follow_turn(self, turn: ChatTurn, stream: AsyncIterator[updates.TurnEvent]) -> None:
         try:
             await self._hear(turn, stream)
         except HermesTuiError as error:
@@ -188,7 +188,7 @@ class Turns(Follower):
         if self.state.info.training:
             await self.attempt(self._after_turn(turn))
 
-    async def _hear(self, turn: ChatTurn, stream: AsyncIterator[updates.TurnUpdate]) -> None:
+    async def _hear(self, turn: ChatTurn, stream: AsyncIterator[updates.TurnEvent]) -> None:
         """Take what a turn tells to its end; where the way to it breaks, join it again.
 
         Raises: HermesTuiError: it was refused, is over, or was out of reach for too long.
@@ -219,7 +219,7 @@ class Turns(Follower):
         if latest := self.state.latest(turn.session_id):
             await self._load(latest.episode_id)
 
-    def _on_update(self, turn: ChatTurn, update: updates.TurnUpdate, *, known: int) -> None:
+    def _on_update(self, turn: ChatTurn, update: updates.TurnEvent, *, known: int) -> None:
         match update:
             case updates.TurnStarted(run_id=run_id):
                 if turn.run_id not in ("", run_id):
@@ -302,7 +302,7 @@ class Turns(Follower):
                 self._tell(request)
 
 
-def _add(turn: ChatTurn, update: updates.TurnUpdate) -> None:
+def _add(turn: ChatTurn, update: updates.TurnEvent) -> None:
     """Add what the agent said or did to its turn."""
     match update:
         case updates.TextArrived(text=text):

@@ -35,7 +35,7 @@ from hermes_tui.stack_client.control import ControlClient
 from hermes_tui.stack_client.launch import ensure_supervisor, find_supervisor, stop_supervisor
 from hermes_tui_common.errors import RefusedError, ServiceError
 from hermes_tui_services.api.client import AgentClient, PastTurn
-from hermes_tui_services.api.events import TurnUpdate
+from hermes_tui_services.api.events import TurnEvent
 from hermes_tui_training.api.client import InferenceClient
 
 Client = TypeVar("Client")
@@ -229,12 +229,12 @@ class RemoteBackend:
         """Return the run of every turn in flight, by session id."""
         return await self._gateway.turns()
 
-    async def join(self, session_id: str) -> AsyncIterator[TurnUpdate]:
+    async def join(self, session_id: str) -> AsyncIterator[TurnEvent]:
         """Follow a session's turn in flight; it goes on when this view leaves."""
         async for update in self._gateway.join(session_id):
             yield update
 
-    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnUpdate]:
+    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
         """Run one turn; it goes on when this view leaves.
 
         The agent gateway remembers the key of a session that another view started.

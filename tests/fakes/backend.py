@@ -31,8 +31,8 @@ from hermes_tui_services.api.events import (
     ApprovalAnswered,
     TextArrived,
     TurnCompleted,
+    TurnEvent,
     TurnFailed,
-    TurnUpdate,
 )
 from hermes_tui_services.api.protocol import INTERRUPTED, NO_TURN
 
@@ -81,7 +81,7 @@ class FakeBackend:
         self.model = "smollm2-135m"
         self.reply: list[str] = list(REPLY)
         self.logprobs: list[float] = list(LOGPROBS)
-        self.turn_events: list[TurnUpdate] = []
+        self.turn_events: list[TurnEvent] = []
         self.hold: int | None = None
         self.gate = asyncio.Event()
         self.start_gate: asyncio.Event | None = None
@@ -341,12 +341,12 @@ class FakeBackend:
         self._called("roll_back", policy_version)
         self.trainer_row = replace(self.trainer_row, policy_version=8)
 
-    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnUpdate]:
+    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
         self._called("turn", session_id, text)
         async for update in self.take_off(session_id, text).follow(joined=False):
             yield update
 
-    async def join(self, session_id: str) -> AsyncIterator[TurnUpdate]:
+    async def join(self, session_id: str) -> AsyncIterator[TurnEvent]:
         self.calls.append(("join", session_id))
         if session_id not in self.flights:
             raise RefusedError(ApiError(404, "No turn runs.", code=NO_TURN))
@@ -391,8 +391,8 @@ class FakeBackend:
         if flight.interrupted:
             flight.updates.put(TurnFailed(message="stopped", code=INTERRUPTED))
         else:
-            usage = {"output_tokens": spoken}
-            flight.updates.put(TurnCompleted(text="".join(self.reply), usage=usage))
+            metadata = {"usage": {"output_tokens": spoken}}
+            flight.updates.put(TurnCompleted(text="".join(self.reply), metadata=metadata))
 
     def _keep(self, flight: Flight, session_id: str, tokens: tuple[Token, ...]) -> None:
         said = "".join(token.text for token in tokens)

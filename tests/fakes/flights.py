@@ -8,10 +8,9 @@ from typing import Generic, TypeVar
 
 from hermes_tui_services.api.events import (
     ApprovalAnswered,
-    TurnCompleted,
-    TurnFailed,
+    TurnEnd,
+    TurnEvent,
     TurnStarted,
-    TurnUpdate,
 )
 
 T = TypeVar("T")
@@ -43,11 +42,11 @@ class Flight:
 
     def __init__(self, run_id: str, text: str, started_at: float) -> None:
         self.started = TurnStarted(run_id=run_id, message=text, started_at=started_at)
-        self.updates: Feed[TurnUpdate] = Feed()
+        self.updates: Feed[TurnEvent] = Feed()
         self.interrupted = False
         self.task: asyncio.Task[None] | None = None
 
-    async def follow(self, *, joined: bool) -> AsyncIterator[TurnUpdate]:
+    async def follow(self, *, joined: bool) -> AsyncIterator[TurnEvent]:
         """Yield the turn from its beginning to its end, as the sender or another one is told it."""
         yield self.started if joined else TurnStarted(run_id=self.started.run_id)
         answered = {u.approval_id for u in self.updates.told if isinstance(u, ApprovalAnswered)}
@@ -55,5 +54,5 @@ class Flight:
             settled = getattr(update, "approval_id", "") in answered
             if not (joined and settled):
                 yield update
-            if isinstance(update, TurnCompleted | TurnFailed):
+            if isinstance(update, TurnEnd):
                 return

@@ -26,6 +26,7 @@ from hermes_tui_services.api.config import (
     UpstreamConfig,
     WorkerRole,
 )
+from hermes_tui_services.api.events import ApprovalRequested
 from hermes_tui_services.data_proxy.app import create_app as data_proxy_app
 from hermes_tui_services.gateway.app import create_app as gateway_app
 from hermes_tui_services.router.app import create_app as router_app
@@ -77,14 +78,12 @@ class ScriptedAgent:
                 raise RuntimeError(argument)
             elif command in ("ask", "late"):
                 emitter.push(
-                    {
-                        "type": "approval_requested",
-                        "approval_id": argument,
-                        "kind": "command",
-                        "description": "?",
-                        "choices": ["once", "deny"],
-                        "expires_at": time.time() + (60 if command == "ask" else -1),
-                    }
+                    ApprovalRequested(
+                        approval_id=argument,
+                        description="?",
+                        choices=("once", "deny"),
+                        expires_at=time.time() + (60 if command == "ask" else -1),
+                    )
                 )
             elif command == "tool":
                 await emitter.emit_tool_call(argument, '{"a": 1}')

@@ -14,12 +14,12 @@ import openai
 import pytest
 from fakes.roles import ADMIN_KEY, HEADERS, Chain, chain, eventually
 
+from hermes_tui_services.api.events import TextArrived, TurnEvent
 from hermes_tui_services.api.protocol import (
     INTERRUPTED,
     PROXY_UNAVAILABLE,
     RunBody,
     TurnBody,
-    TurnEvent,
     path_key,
 )
 from hermes_tui_services.data_proxy.sessions import Conversations
@@ -489,7 +489,7 @@ class StuckWorker:
         self.stopped = asyncio.Event()
 
     async def run(self, body: RunBody) -> AsyncIterator[TurnEvent]:
-        yield {"type": "delta", "text": body.message}
+        yield TextArrived(text=body.message)
         await self.stopped.wait()
 
     async def interrupt(self, session_key: str) -> None:
@@ -501,11 +501,11 @@ async def test_a_turn_that_waits_when_its_service_stops_may_be_sent_again(tmp_pa
     await store.open()
     conversations = Conversations(store, StuckWorker())  # type: ignore[arg-type]
     running = await conversations.submit("s", TurnBody(message="one"))
-    await eventually(lambda: running.events[-1]["type"] == "delta")
+    await eventually(lambda: isinstance(running.events[-1], TextArrived))
     waiting = await conversations.submit("s", TurnBody(message="two"))
     await conversations.stop(5.0)
-    assert waiting.events[-1]["error"]["code"] == PROXY_UNAVAILABLE
-    assert running.events[-1]["error"]["code"] == INTERRUPTED
+    ends = [turn.events[-1] for turn in (waiting, running)]
+    assert [getattr(end, "code", None) for end in ends] == [PROXY_UNAVAILABLE, INTERRUPTED]
     await store.close()
 
 

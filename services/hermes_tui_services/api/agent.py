@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from hermes_tui_common.errors import HermesTuiError
-from hermes_tui_services.api.protocol import QueueMode, TurnEvent
+from hermes_tui_services.api.events import TurnEvent
+from hermes_tui_services.api.protocol import QueueMode
 
 
 @dataclass

@@ -12,7 +12,7 @@ import httpx
 
 from hermes_tui_common.errors import RefusedError, ServiceError
 from hermes_tui_common.http import api_error_from, iter_sse
-from hermes_tui_services.api.events import TurnCompleted, TurnFailed, TurnUpdate, update_of
+from hermes_tui_services.api.events import TurnEnd, TurnEvent, event_from_response
 from hermes_tui_services.api.protocol import SESSION_KEY_HEADER, path_key
 
 CALL_TIMEOUT_S = 30.0
@@ -86,7 +86,7 @@ class AgentClient:
         inf_model: str | None = None,
         instructions: str | None = None,
         background: bool = False,
-    ) -> AsyncGenerator[TurnUpdate, None]:
+    ) -> AsyncGenerator[TurnEvent, None]:
         """Say something, and yield what the turn does: last TurnCompleted or TurnFailed.
 
         Closing the generator early hangs up, which interrupts the turn unless ``background``.
@@ -116,7 +116,7 @@ class AgentClient:
         headers = {SESSION_KEY_HEADER.encode(): session_key.encode()}
         return self._follow("POST", "/v1/responses", body, headers)
 
-    def join(self, session_key: str) -> AsyncGenerator[TurnUpdate, None]:
+    def join(self, session_key: str) -> AsyncGenerator[TurnEvent, None]:
         """Follow the turn in flight of a session, whoever sent it: yield what it did so far, then
         the rest as ``turn`` does. Closing the generator early leaves the turn alone.
 
@@ -203,7 +203,7 @@ class AgentClient:
         path: str,
         body: dict[str, Any] | None = None,
         headers: dict[bytes, bytes] | None = None,
-    ) -> AsyncGenerator[TurnUpdate, None]:
+    ) -> AsyncGenerator[TurnEvent, None]:
         all_headers = {name.encode(): value.encode() for name, value in self._headers.items()}
         all_headers |= headers or {}
         try:
@@ -213,11 +213,11 @@ class AgentClient:
                 if answer.status_code != 200:
                     await answer.aread()
                     raise RefusedError(api_error_from(answer))
-                async for event in iter_sse(answer):
-                    update = update_of(event.json())
-                    if update is not None:
-                        yield update
-                    if isinstance(update, TurnCompleted | TurnFailed):
+                async for sent in iter_sse(answer):
+                    event = event_from_response(sent.json())
+                    if event is not None:
+                        yield event
+                    if isinstance(event, TurnEnd):
                         return
         except httpx.TransportError as error:
             raise self._gone(error) from error

@@ -1,24 +1,4 @@
-"""What the roles of the agent service say to each other, and to their clients: names and shapes.
-
-Turn events are what a turn consists of while it runs, from the worker up to the gateway, one JSON
-object each, in a stream of server-sent events:
-
-========================  ======================================================================
-``type``                  fields
-========================  ======================================================================
-``accepted``              ``run_id``: the turn was queued (always first); to a reader that joins
-                          it later also ``message`` and ``started_at`` (Unix seconds)
-``delta``                 ``text``: the next piece of the reply
-``reasoning``             ``text``: the next piece of the model's reasoning
-``tool_call``             ``call_id``, ``name``, ``args`` (JSON text)
-``tool_result``           ``call_id``, ``name``, ``result``
-``approval_requested``    ``approval_id``, ``kind`` ("command" or "clarify"), ``command``,
-                          ``description``, ``choices``, ``expires_at`` (Unix seconds)
-``approval_answered``     ``approval_id``, ``choice``
-``done``                  ``summary``, ``metadata``, ``messages`` (None: made from the events)
-``failed``                ``status`` (HTTP), ``error`` (OpenAI's shape), ``interrupted``
-========================  ======================================================================
-"""
+"""What the roles of the agent service say to each other, and to their clients: names and shapes."""
 
 from __future__ import annotations
 
@@ -30,9 +10,6 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_tui_common.errors import ApiError
-
-TurnEvent = dict[str, Any]
-"""One turn event; the module's docstring lists them."""
 
 ChatMessage = dict[str, Any]
 """One message in OpenAI's chat shape."""
@@ -241,24 +218,3 @@ def check_session_key(key: str) -> str:
 def path_key(key: str) -> str:
     """Return a session key as one percent-encoded path segment, dots included."""
     return quote(key, safe="").replace(".", "%2E")
-
-
-def failed_event(error: ApiError, *, interrupted: bool = False) -> TurnEvent:
-    """Return the event that ends a turn with an error."""
-    return {
-        "type": "failed",
-        "status": error.status,
-        **error.body(),
-        "interrupted": interrupted,
-    }
-
-
-def error_of(event: TurnEvent) -> ApiError:
-    """Return the error of a ``failed`` event."""
-    error = event["error"]
-    return ApiError(event["status"], error["message"], code=error["code"], param=error["param"])
-
-
-def interrupted_error() -> ApiError:
-    """Return the error of a turn that was stopped."""
-    return ApiError(409, "The turn was interrupted; its text so far is kept.", code=INTERRUPTED)

@@ -24,13 +24,8 @@ from hermes_tui_common.streaming import (
     unless_gone,
 )
 from hermes_tui_services.api.config import DataProxyRole
-from hermes_tui_services.api.protocol import (
-    ApprovalBody,
-    TurnBody,
-    TurnEvent,
-    check_session_key,
-    error_of,
-)
+from hermes_tui_services.api.events import TurnEvent, TurnFailed, event_to_json
+from hermes_tui_services.api.protocol import ApprovalBody, TurnBody, check_session_key
 from hermes_tui_services.data_proxy.registration import Registration
 from hermes_tui_services.data_proxy.sessions import Conversations
 from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
@@ -130,7 +125,7 @@ async def _events(request: Request) -> Response:
 async def _stream(following: AsyncGenerator[list[TurnEvent], None]) -> AsyncGenerator[bytes, None]:
     async with aclosing(following) as batches:
         async for batch in batches:
-            yield b"".join(map(sse, batch))
+            yield b"".join(sse(event_to_json(event)) for event in batch)
 
 
 async def _collect(conversations: Conversations, turn: Turn) -> list[TurnEvent]:
@@ -139,15 +134,15 @@ async def _collect(conversations: Conversations, turn: Turn) -> list[TurnEvent]:
 
 def _joined(turn: Turn, events: Sequence[TurnEvent]) -> Response:
     """Return a whole turn as one answer, in AReaL's shape: summary, metadata, events."""
-    last = events[-1]
-    if last["type"] == "failed":
-        return error_response(error_of(last))
+    end = event_to_json(events[-1])
+    if isinstance(events[-1], TurnFailed):
+        return error_response(events[-1].error())
     return JSONResponse(
         {
             "run_id": turn.run_id,
-            "summary": last["summary"],
-            "metadata": last["metadata"],
-            "events": events[1:-1],
+            "summary": end["summary"],
+            "metadata": end["metadata"],
+            "events": [event_to_json(event) for event in events[1:-1]],
         }
     )
 

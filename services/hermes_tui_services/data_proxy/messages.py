@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hermes_tui_services.api.protocol import ChatMessage, TurnEvent
+from hermes_tui_services.api.events import TextArrived, ToolCalled, ToolReturned, TurnEvent
+from hermes_tui_services.api.protocol import ChatMessage
 
 NO_RESULT = "[interrupted before it finished]"
 """Stands for the result of a tool call that has none: a call without a result is no history."""
@@ -25,20 +26,16 @@ def messages_of(events: Iterable[TurnEvent], summary: str = "") -> list[ChatMess
     messages: list[ChatMessage] = []
     current: ChatMessage | None = None
     for event in events:
-        kind = event["type"]
-        if kind not in ("delta", "tool_call", "tool_result"):
-            continue
-        if kind == "tool_result":
-            current = None
-            messages.append(_result(event["call_id"], event["name"], event["result"]))
-            continue
-        if current is None or (kind == "delta" and "tool_calls" in current):
-            current = {"role": "assistant", "content": ""}
-            messages.append(current)
-        if kind == "delta":
-            current["content"] += event["text"]
-        else:
-            current.setdefault("tool_calls", []).append(_call(event))
+        match event:
+            case ToolReturned(call_id=call_id, name=name, output=output):
+                current = None
+                messages.append(_tool_message(call_id, name, output))
+            case TextArrived() | ToolCalled():
+                is_text = isinstance(event, TextArrived)
+                if current is None or (is_text and "tool_calls" in current):
+                    current = {"role": "assistant", "content": ""}
+                    messages.append(current)
+                _add(current, event)
     for message in messages:
         if message["role"] == "assistant":
             message["content"] = message["content"].strip()
@@ -46,15 +43,16 @@ def messages_of(events: Iterable[TurnEvent], summary: str = "") -> list[ChatMess
     return _paired(messages)
 
 
-def _call(event: TurnEvent) -> dict[str, object]:
-    return {
-        "id": event["call_id"],
-        "type": "function",
-        "function": {"name": event["name"], "arguments": event["args"]},
-    }
+def _add(message: ChatMessage, event: TextArrived | ToolCalled) -> None:
+    if isinstance(event, TextArrived):
+        message["content"] += event.text
+        return
+    function = {"name": event.name, "arguments": event.arguments}
+    call = {"id": event.call_id, "type": "function", "function": function}
+    message.setdefault("tool_calls", []).append(call)
 
 
-def _result(call_id: str, name: str, result: str) -> ChatMessage:
+def _tool_message(call_id: str, name: str, result: str) -> ChatMessage:
     return {"role": "tool", "tool_call_id": call_id, "name": name, "content": result}
 
 
@@ -80,7 +78,7 @@ def _paired(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
             name = call["function"]["name"]
             paired.append(
                 results.get(call["id"])
-                or {**_result(call["id"], name, NO_RESULT), "interrupted": True}
+                or {**_tool_message(call["id"], name, NO_RESULT), "interrupted": True}
             )
     return paired
 

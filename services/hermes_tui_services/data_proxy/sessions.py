@@ -12,6 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_tui_common.errors import ApiError
+from hermes_tui_services.api.events import (
+    ApprovalAnswered,
+    TurnCompleted,
+    TurnEnd,
+    TurnEvent,
+    TurnFailed,
+    turn_interrupted,
+)
 from hermes_tui_services.api.protocol import (
     NO_TURN,
     PROXY_UNAVAILABLE,
@@ -19,13 +27,10 @@ from hermes_tui_services.api.protocol import (
     ChatMessage,
     RunBody,
     TurnBody,
-    TurnEvent,
-    failed_event,
-    interrupted_error,
 )
 from hermes_tui_services.data_proxy.messages import interrupted_messages, messages_of, replayed
 from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
-from hermes_tui_services.data_proxy.turns import LAST_EVENTS, Turn
+from hermes_tui_services.data_proxy.turns import Turn
 from hermes_tui_services.data_proxy.worker_client import WorkerLink
 
 logger = logging.getLogger(__name__)
@@ -133,8 +138,8 @@ class Conversations:
         await self._worker.answer(session_key, approval_id, body)
         session = self._sessions.get(session_key)
         if session and session.running and not session.running.over:
-            told = {"approval_id": approval_id, "choice": body.choice}
-            session.running.publish({"type": "approval_answered", **told})
+            answered = ApprovalAnswered(approval_id=approval_id, choice=body.choice)
+            session.running.publish(answered)
 
     async def close(self, session_key: str) -> None:
         """Stop the session's turns, forget its history, and tell the worker."""
@@ -142,7 +147,7 @@ class Conversations:
             session.closing = True
             error = ApiError(409, "The session was closed.", code="session_closed")
             while session.waiting:
-                session.waiting.popleft().publish(failed_event(error))
+                session.waiting.popleft().publish(TurnFailed.of(error))
             if session.running:
                 self._stop(session.running)
                 await session.running.wait()
@@ -172,7 +177,7 @@ class Conversations:
         for session in self._sessions.values():
             session.closing = True
             while session.waiting:
-                session.waiting.popleft().publish(failed_event(unavailable))
+                session.waiting.popleft().publish(TurnFailed.of(unavailable))
             if session.running:
                 self._stop(session.running)
         if self._tasks:
@@ -196,11 +201,11 @@ class Conversations:
             try:
                 turn.publish(await self._run(turn))
             except ApiError as error:
-                turn.publish(failed_event(error))
+                turn.publish(TurnFailed.of(error))
             except Exception as error:  # the next turn of the session must still get its chance
                 logger.exception("turn failed session=%s run=%s", session.key, turn.run_id)
                 text = f"{type(error).__name__}: {error}"
-                turn.publish(failed_event(ApiError(500, text)))
+                turn.publish(TurnFailed(message=text, status=500))
             finally:
                 session.running = None
                 session.last_active = time.monotonic()
@@ -209,19 +214,19 @@ class Conversations:
                 return
         session.task = None
 
-    async def _run(self, turn: Turn) -> TurnEvent:
+    async def _run(self, turn: Turn) -> TurnEnd:
         """Run a turn and keep it; return its last event."""
         body = await self._prepare(turn)
-        last = await self._relay(turn, body)
-        if last["type"] == "done":
-            messages = last["messages"]
+        end = await self._relay(turn, body)
+        if isinstance(end, TurnCompleted):
+            messages = end.messages
             if messages is None:
-                messages = messages_of(turn.events, last["summary"])
-            await self._keep(turn, messages, last["summary"], last["metadata"])
-            last = {**last, "messages": None}
-        elif last["interrupted"]:
+                messages = messages_of(turn.events, end.text)
+            await self._keep(turn, messages, end.text, dict(end.metadata))
+            return TurnCompleted(text=end.text, metadata=end.metadata)
+        if end.interrupted:
             await self._keep(turn, interrupted_messages(turn.events), interrupted=True)
-        return last
+        return end
 
     async def _release(self, session: _Session) -> None:
         """Free the session's agent; a turn that comes meanwhile waits, and gets a new one."""
@@ -259,9 +264,9 @@ class Conversations:
             metadata=metadata,
         )
 
-    async def _relay(self, turn: Turn, body: RunBody) -> TurnEvent:
+    async def _relay(self, turn: Turn, body: RunBody) -> TurnEnd:
         """Publish the worker's events; return the last one, which is published once it is kept."""
-        stopped = failed_event(interrupted_error(), interrupted=True)
+        stopped = turn_interrupted()
         if turn.interrupted:
             return stopped
         reader = turn.reader = asyncio.create_task(self._read(turn, body))
@@ -277,10 +282,10 @@ class Conversations:
             reader.cancel()
         return stopped
 
-    async def _read(self, turn: Turn, body: RunBody) -> TurnEvent:
+    async def _read(self, turn: Turn, body: RunBody) -> TurnEnd:
         async with aclosing(self._worker.run(body)) as events:
             async for event in events:
-                if event["type"] in LAST_EVENTS:
+                if isinstance(event, TurnEnd):
                     return event
                 turn.publish(event)
         raise ApiError(502, "The worker ended the turn without a result.", code="worker_died")
@@ -316,7 +321,7 @@ class Conversations:
         session = self._sessions.get(turn.session_key)
         if session and turn in session.waiting:
             session.waiting.remove(turn)
-            turn.publish(failed_event(interrupted_error(), interrupted=True))
+            turn.publish(turn_interrupted())
             return
         self._spawn(self._insist(turn))
 

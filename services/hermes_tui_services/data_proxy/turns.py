@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from hermes_tui_services.api.events import (
+    ApprovalAnswered,
+    ApprovalRequested,
+    TextArrived,
+    ToolCalled,
+    ToolReturned,
+    TurnCompleted,
+    TurnEnd,
+    TurnEvent,
+    TurnStarted,
+)
 from hermes_tui_services.api.protocol import (
     ChatMessage,
     Inference,
     QueueMode,
     TurnBody,
-    TurnEvent,
     new_run_id,
 )
 from hermes_tui_services.data_proxy.store import TurnRow
-
-LAST_EVENTS = ("done", "failed")
-"""Types of the event that ends a turn."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -49,7 +55,7 @@ class Turn:
     running_since: float = 0.0
     """When it left the queue, Unix seconds; 0.0 while it waits."""
     followers: int = 0
-    reader: asyncio.Task[TurnEvent] | None = None
+    reader: asyncio.Task[TurnEnd] | None = None
     """Reads the worker's events while the turn runs."""
     _wakeups: set[asyncio.Event] = field(default_factory=set)
 
@@ -69,14 +75,14 @@ class Turn:
             once=body.once,
             idempotency_keys=[body.idempotency_key] if body.idempotency_key else [],
         )
-        turn.publish({"type": "accepted", "run_id": turn.run_id})
+        turn.publish(TurnStarted(run_id=turn.run_id))
         return turn
 
     @classmethod
     def stored(cls, session_key: str, row: TurnRow) -> Turn:
         """Return a turn that is over, as its events would have told it."""
         turn = cls(session_key=session_key, run_id=row.run_id, messages=[])
-        turn.publish({"type": "accepted", "run_id": row.run_id})
+        turn.publish(TurnStarted(run_id=row.run_id))
         for event in _events_of(row):
             turn.publish(event)
         return turn
@@ -89,7 +95,7 @@ class Turn:
     @property
     def over(self) -> bool:
         """Whether its last event is there."""
-        return bool(self.events) and self.events[-1]["type"] in LAST_EVENTS
+        return bool(self.events) and isinstance(self.events[-1], TurnEnd)
 
     def joins(self, other: Turn) -> bool:
         """Return whether the other turn, which waits, can take this one's message."""
@@ -124,7 +130,7 @@ class Turn:
                 batch, seen = self.events[seen:], len(self.events)
                 if batch:
                     yield batch
-                    if batch[-1]["type"] in LAST_EVENTS:
+                    if isinstance(batch[-1], TurnEnd):
                         return
                 await wakeup.wait()
         finally:
@@ -134,10 +140,12 @@ class Turn:
         """Yield what ``follow`` does to a reader who did not send it: what was said comes first,
         and questions that no longer wait are left out.
         """
-        begin = {"message": self.message, "started_at": self.running_since}
+        started = TurnStarted(
+            run_id=self.run_id, message=self.message, started_at=self.running_since
+        )
         async with aclosing(self.follow()) as batches:
-            accepted, *others = await anext(batches)
-            yield [accepted | begin, *_without_settled(others)]
+            _, *others = await anext(batches)
+            yield [started, *_without_settled(others)]
             async for batch in batches:
                 yield batch
 
@@ -148,39 +156,33 @@ class Turn:
 
 
 def _without_settled(events: Iterable[TurnEvent]) -> list[TurnEvent]:
-    """Return the events without the questions that were answered or have run out."""
-    waiting: dict[str, TurnEvent] = {}
-    for event in events:
-        if event["type"] == "approval_requested":
-            if event.get("expires_at", math.inf) > time.time():
-                waiting[event["approval_id"]] = event
-        elif event["type"] == "approval_answered":
-            waiting.pop(event["approval_id"], None)
-    return [e for e in events if "approval_id" not in e or e in waiting.values()]
+    """Return the events without the approval requests that were answered or have expired."""
+    events = list(events)
+    answered = {event.approval_id for event in events if isinstance(event, ApprovalAnswered)}
+    now = time.time()
+
+    def settled(event: TurnEvent) -> bool:
+        if isinstance(event, ApprovalRequested):
+            expired = event.expires_at is not None and event.expires_at <= now
+            return expired or event.approval_id in answered
+        return isinstance(event, ApprovalAnswered)
+
+    return [event for event in events if not settled(event)]
 
 
-def _events_of(row: TurnRow) -> list[TurnEvent]:
-    events: list[TurnEvent] = []
+def _events_of(row: TurnRow) -> Iterator[TurnEvent]:
     for message in row.messages[1:]:
         if message["role"] == "assistant":
-            events.append({"type": "delta", "text": message.get("content") or ""})
-            events += [
-                {
-                    "type": "tool_call",
-                    "call_id": call["id"],
-                    "name": call["function"]["name"],
-                    "args": call["function"]["arguments"],
-                }
-                for call in message.get("tool_calls", ())
-            ]
+            yield TextArrived(text=message.get("content") or "")
+            for call in message.get("tool_calls", ()):
+                function = call["function"]
+                yield ToolCalled(
+                    call_id=call["id"], name=function["name"], arguments=function["arguments"]
+                )
         elif message["role"] == "tool":
-            events.append(
-                {
-                    "type": "tool_result",
-                    "call_id": message["tool_call_id"],
-                    "name": message.get("name", ""),
-                    "result": message["content"],
-                }
+            yield ToolReturned(
+                call_id=message["tool_call_id"],
+                name=message.get("name", ""),
+                output=message["content"],
             )
-    last = {"type": "done", "summary": row.summary, "metadata": row.metadata, "messages": None}
-    return [*events, last]
+    yield TurnCompleted(text=row.summary, metadata=row.metadata)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 
 import httpx
@@ -10,11 +9,11 @@ import httpx
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import api_error_from, iter_sse
 from hermes_tui_common.streaming import CALL_TIMEOUT_S, cause_of
+from hermes_tui_services.api.events import TurnEvent, event_from_json
 from hermes_tui_services.api.protocol import (
     WORKER_UNAVAILABLE,
     ApprovalBody,
     RunBody,
-    TurnEvent,
     path_key,
 )
 
@@ -49,8 +48,8 @@ class WorkerLink:
                 if answer.status_code != 200:
                     await answer.aread()
                     raise api_error_from(answer)
-                async for event in iter_sse(answer):
-                    yield json.loads(event.data)
+                async for sent in iter_sse(answer):
+                    yield event_from_json(sent.json())
         except httpx.TransportError as error:
             if not begun:
                 raise self._down(error) from error

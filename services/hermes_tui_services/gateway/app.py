@@ -24,11 +24,11 @@ from hermes_tui_common.streaming import (
     unless_gone,
 )
 from hermes_tui_services.api.config import GatewayRole
+from hermes_tui_services.api.events import TurnEvent
 from hermes_tui_services.api.protocol import (
     SESSION_KEY_HEADER,
     ApprovalBody,
     SessionBody,
-    TurnEvent,
     check_session_key,
     path_key,
 )

@@ -7,7 +7,6 @@ one that has begun is not, for its tools may have done something.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -19,15 +18,13 @@ import httpx
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import api_error_from, iter_sse
 from hermes_tui_common.streaming import CALL_TIMEOUT_S, KeyedLocks, cause_of
+from hermes_tui_services.api.events import TurnEvent, TurnFailed, TurnStarted, event_from_json
 from hermes_tui_services.api.protocol import (
     PROXY_UNAVAILABLE,
     WORKER_UNAVAILABLE,
     RouteBody,
     SessionBody,
     TurnBody,
-    TurnEvent,
-    error_of,
-    failed_event,
     path_key,
 )
 
@@ -64,7 +61,7 @@ class Chain:
         self._known: dict[str, str] = {}
 
     async def turn(self, session_key: str, body: TurnBody) -> AsyncGenerator[TurnEvent, None]:
-        """Run a turn and yield its events: first ``accepted``, last ``done`` or ``failed``.
+        """Run a turn and yield its events: first TurnStarted, last a TurnEnd.
 
         Turns of a session are accepted in the order in which they came here.
 
@@ -78,9 +75,9 @@ class Chain:
             try:
                 async with aclosing(self._attempt(session_key, body, addr)) as events:
                     async for event in events:
-                        if event["type"] == "failed" and not begun:
+                        if isinstance(event, TurnFailed) and not begun:
                             _raise_if_unavailable(event)
-                        begun = event["type"] != "accepted"
+                        begun = not isinstance(event, TurnStarted)
                         if begun or not accepted:
                             accepted = True
                             yield event
@@ -90,7 +87,7 @@ class Chain:
                 if not again:
                     if not accepted:
                         raise
-                    yield failed_event(error)
+                    yield TurnFailed.of(error)
                     return
                 logger.info("turn waits session=%s cause=%s", session_key, error)
             await asyncio.sleep(RETRY_EVERY_S)
@@ -130,7 +127,7 @@ class Chain:
             except ApiError as error:
                 if not begun:
                     raise
-                yield failed_event(error)
+                yield TurnFailed.of(error)
 
     async def _open(
         self,
@@ -246,16 +243,15 @@ class Chain:
 
 async def _events(addr: str, answer: httpx.Response) -> AsyncIterator[TurnEvent]:
     try:
-        async for event in iter_sse(answer):
-            yield json.loads(event.data)
+        async for sent in iter_sse(answer):
+            yield event_from_json(sent.json())
     except httpx.TransportError as error:
         raise _proxy_down(addr, f"it died during the turn: {cause_of(error)}") from error
 
 
-def _raise_if_unavailable(event: TurnEvent) -> None:
-    error = error_of(event)
-    if error.code in _UNAVAILABLE:
-        raise error
+def _raise_if_unavailable(failed: TurnFailed) -> None:
+    if failed.code in _UNAVAILABLE:
+        raise failed.error()
 
 
 def _proxy_down(addr: str, cause: str) -> ApiError:

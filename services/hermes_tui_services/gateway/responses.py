@@ -11,10 +11,20 @@ from typing import Any
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import sse
-from hermes_tui_services.api.protocol import TurnEvent, error_of
-
-_LIFTED = ("usage", "incomplete_details")
-"""Fields of a response that agents give in their metadata."""
+from hermes_tui_services.api.events import (
+    LIFTED,
+    ApprovalAnswered,
+    ApprovalRequested,
+    ReasoningArrived,
+    TextArrived,
+    ToolCalled,
+    ToolReturned,
+    TurnCompleted,
+    TurnEvent,
+    TurnFailed,
+    TurnStarted,
+    approval_to_json,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,37 +43,39 @@ class ResponseBuilder:
 
     def add(self, event: TurnEvent) -> Iterator[dict[str, Any]]:
         """Take an event and yield the response events that it means."""
-        match event["type"]:
-            case "accepted":
-                self.metadata["run_id"] = event["run_id"]
-                said = {"input": event["message"]} if "message" in event else {}
-                since = {"started_at": event["started_at"]} if said else {}
-                response = self.response("in_progress")
-                yield self._event("response.created", response=response, **said, **since)
-            case "delta":
-                self.texts.append(event["text"])
-                yield self._event("response.output_text.delta", delta=event["text"])
-            case "reasoning":
-                yield self._event("response.reasoning_text.delta", delta=event["text"])
-            case "tool_call":
-                self.calls.append(_call(event))
-                yield self._event("response.function_call", **_call(event, typed=False))
-            case "tool_result":
-                names = {"call_id": event["call_id"], "name": event["name"]}
-                output = event["result"]
-                yield self._event("response.function_call_output", **names, output=output)
-            case "approval_requested" | "approval_answered" as kind:
-                fields = {name: value for name, value in event.items() if name != "type"}
-                yield self._event(f"response.{kind}", **fields)
-            case "done":
+        match event:
+            case TurnStarted():
+                yield self._begin(event)
+            case TextArrived(text=text):
+                self.texts.append(text)
+                yield self._event("response.output_text.delta", delta=text)
+            case ReasoningArrived(text=text):
+                yield self._event("response.reasoning_text.delta", delta=text)
+            case ToolCalled(call_id=call_id, name=name, arguments=arguments):
+                call = {"name": name, "arguments": arguments, "call_id": call_id}
+                self.calls.append({"type": "function_call", **call})
+                yield self._event("response.function_call", **call)
+            case ToolReturned(call_id=call_id, name=name, output=output):
+                result = {"call_id": call_id, "name": name, "output": output}
+                yield self._event("response.function_call_output", **result)
+            case ApprovalRequested():
+                yield self._event("response.approval_requested", **approval_to_json(event))
+            case ApprovalAnswered():
+                yield self._event("response.approval_answered", **approval_to_json(event))
+            case TurnCompleted():
                 yield from self._finish(event)
-            case "failed":
-                self.error = error_of(event)
+            case TurnFailed():
+                self.error = event.error()
                 yield self._event("response.failed", response=self.response("failed"))
 
-    def _finish(self, event: TurnEvent) -> Iterator[dict[str, Any]]:
-        self.summary = event["summary"]
-        self.metadata |= event["metadata"]
+    def _begin(self, event: TurnStarted) -> dict[str, Any]:
+        self.metadata["run_id"] = event.run_id
+        joined = {"input": event.message, "started_at": event.started_at} if event.message else {}
+        return self._event("response.created", response=self.response("in_progress"), **joined)
+
+    def _finish(self, event: TurnCompleted) -> Iterator[dict[str, Any]]:
+        self.summary = event.text
+        self.metadata |= event.metadata
         if self.summary and not self.texts:  # an agent that does not stream
             yield self._event("response.output_text.delta", delta=self.summary)
         yield self._event("response.output_text.done", text=self.text)
@@ -80,7 +92,7 @@ class ResponseBuilder:
         if self.text:
             content = [{"type": "output_text", "text": self.text}]
             output.append({"type": "message", "role": "assistant", "content": content})
-        metadata = {name: v for name, v in self.metadata.items() if name not in _LIFTED}
+        metadata = {name: v for name, v in self.metadata.items() if name not in LIFTED}
         response = {
             "id": self.response_id,
             "object": "response",
@@ -100,11 +112,6 @@ class ResponseBuilder:
     def _event(self, event_type: str, /, **fields: Any) -> dict[str, Any]:
         self._sequence += 1
         return {"type": event_type, "sequence_number": self._sequence, **fields}
-
-
-def _call(event: TurnEvent, *, typed: bool = True) -> dict[str, Any]:
-    call = {"name": event["name"], "arguments": event["args"], "call_id": event["call_id"]}
-    return {"type": "function_call", **call} if typed else call
 
 
 async def response_stream(
@@ -128,45 +135,45 @@ class ChatBuilder:
     texts: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     error: ApiError | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    summary: str = ""
+    completed: TurnCompleted = field(default_factory=lambda: TurnCompleted(text=""))
+    """How the turn ended; empty until then."""
 
     def add(self, event: TurnEvent) -> Iterator[dict[str, Any]]:
         """Take an event and yield the chunks that it means."""
-        match event["type"]:
-            case "accepted":
+        match event:
+            case TurnStarted():
                 yield self._chunk({"role": "assistant", "content": ""})
-            case "delta":
-                self.texts.append(event["text"])
-                yield self._chunk({"content": event["text"]})
-            case "reasoning":
-                self.reasoning.append(event["text"])
-                yield self._chunk({"reasoning_content": event["text"]})
-            case "done":
-                self.summary, self.metadata = event["summary"], event["metadata"]
-                if self.summary and not self.texts:
-                    yield self._chunk({"content": self.summary})
+            case TextArrived(text=text):
+                self.texts.append(text)
+                yield self._chunk({"content": text})
+            case ReasoningArrived(text=text):
+                self.reasoning.append(text)
+                yield self._chunk({"reasoning_content": text})
+            case TurnCompleted():
+                self.completed = event
+                if event.text and not self.texts:
+                    yield self._chunk({"content": event.text})
                 yield self._chunk({}, finish_reason=self._finish_reason)
                 if self.include_usage:
                     yield {**self._base("chat.completion.chunk"), "choices": []} | self._usage()
-            case "failed":
-                self.error = error_of(event)
+            case TurnFailed():
+                self.error = event.error()
                 yield self.error.body()
 
     @property
     def _finish_reason(self) -> str:
-        return "length" if self.metadata.get("incomplete_details") else "stop"
+        return "length" if self.completed.incomplete_reason else "stop"
 
     def completion(self) -> dict[str, Any]:
         """Return the whole chat completion."""
-        message = {"role": "assistant", "content": self.summary or "".join(self.texts)}
+        message = {"role": "assistant", "content": self.completed.text or "".join(self.texts)}
         if self.reasoning:
             message["reasoning_content"] = "".join(self.reasoning)
         choice = {"index": 0, "message": message, "finish_reason": self._finish_reason}
         return {**self._base("chat.completion"), "choices": [choice]} | self._usage()
 
     def _usage(self) -> dict[str, Any]:
-        usage = self.metadata.get("usage") or {}
+        usage = self.completed.usage
         return {
             "usage": {
                 "prompt_tokens": usage.get("input_tokens", 0),

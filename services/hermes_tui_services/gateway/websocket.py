@@ -14,12 +14,23 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import parse_json, validation_error
+from hermes_tui_services.api.events import (
+    ApprovalAnswered,
+    ApprovalRequested,
+    ReasoningArrived,
+    TextArrived,
+    ToolCalled,
+    ToolReturned,
+    TurnCompleted,
+    TurnEvent,
+    TurnFailed,
+    TurnStarted,
+    approval_to_json,
+)
 from hermes_tui_services.api.protocol import (
     InferenceFields,
     QueueMode,
-    TurnEvent,
     check_session_key,
-    error_of,
 )
 from hermes_tui_services.gateway.data_proxies import Chain
 from hermes_tui_services.gateway.requests import turn_body
@@ -86,7 +97,9 @@ class FrameSocket:
                 idempotency_key=params.idempotencyKey or None,
             )
             events = self._chain.turn(key, body)
-            run_id = (await anext(events))["run_id"]
+            started = await anext(events)
+            assert isinstance(started, TurnStarted)
+            run_id = started.run_id
         except ApiError as error:
             await self._respond(request_id, ok=False, status="failed", error=error.message)
             return
@@ -102,15 +115,13 @@ class FrameSocket:
                     await self._send(
                         type="event", event="agent", payload={"runId": run_id} | payload
                     )
-                elif event["type"] == "done":
-                    summary = event["summary"]
+                elif isinstance(event, TurnCompleted):
                     await self._respond(
-                        request_id, runId=run_id, status="complete", summary=summary
+                        request_id, runId=run_id, status="complete", summary=event.text
                     )
-                elif event["type"] == "failed":
-                    text = error_of(event).message
+                elif isinstance(event, TurnFailed):
                     await self._respond(
-                        request_id, ok=False, runId=run_id, status="failed", error=text
+                        request_id, ok=False, runId=run_id, status="failed", error=event.message
                     )
 
     async def _respond(self, request_id: str | None, *, ok: bool = True, **payload: Any) -> None:
@@ -139,20 +150,18 @@ def _params(frame: dict[str, Any]) -> AgentParams:
 
 
 def _payload(event: TurnEvent) -> dict[str, Any] | None:
-    """Return what an event frame says about a turn event; None for the last one."""
-    match event["type"]:
-        case "delta":
-            return {"delta": event["text"]}
-        case "reasoning":
-            return {"reasoning": event["text"]}
-        case "tool_call":
-            names = {"name": event["name"], "args": event["args"], "callId": event["call_id"]}
-            return {"toolCall": names}
-        case "tool_result":
-            return {"toolResult": {"callId": event["call_id"], "result": event["result"]}}
-        case "approval_requested":
-            return {"approval": {name: v for name, v in event.items() if name != "type"}}
-        case "approval_answered":
-            names = {"approval_id": event["approval_id"], "choice": event["choice"]}
-            return {"approvalAnswered": names}
+    """Return what an event frame says about a turn event; None for the first and the last one."""
+    match event:
+        case TextArrived(text=text):
+            return {"delta": text}
+        case ReasoningArrived(text=text):
+            return {"reasoning": text}
+        case ToolCalled(call_id=call_id, name=name, arguments=arguments):
+            return {"toolCall": {"name": name, "args": arguments, "callId": call_id}}
+        case ToolReturned(call_id=call_id, output=output):
+            return {"toolResult": {"callId": call_id, "result": output}}
+        case ApprovalRequested():
+            return {"approval": approval_to_json(event)}
+        case ApprovalAnswered():
+            return {"approvalAnswered": approval_to_json(event)}
     return None

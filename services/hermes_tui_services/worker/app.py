@@ -27,13 +27,14 @@ from hermes_tui_services.api.agent import (
     TurnInterrupted,
 )
 from hermes_tui_services.api.config import WorkerRole
-from hermes_tui_services.api.protocol import (
-    ApprovalBody,
-    RunBody,
-    TurnEvent,
-    failed_event,
-    interrupted_error,
+from hermes_tui_services.api.events import (
+    TurnCompleted,
+    TurnEnd,
+    TurnFailed,
+    event_to_json,
+    turn_interrupted,
 )
+from hermes_tui_services.api.protocol import ApprovalBody, RunBody
 from hermes_tui_services.worker.agent_loader import load_agent
 from hermes_tui_services.worker.emitter import StreamEmitter
 
@@ -51,10 +52,10 @@ class _Run:
     interrupted: bool = False
     finished: bool = False
 
-    def finish(self, event: TurnEvent) -> None:
+    def finish(self, end: TurnEnd) -> None:
         """Report the last event."""
         self.finished = True
-        self.emitter.push(event)
+        self.emitter.push(end)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,17 +85,17 @@ class _Worker:
                     raise TurnInterrupted
                 run.started = True
                 response = await self.agent.run(run.request, emitter=run.emitter)
-            run.finish(_done(response))
+            run.finish(_completed(response))
         except (TurnInterrupted, asyncio.CancelledError):
-            run.finish(failed_event(interrupted_error(), interrupted=True))
+            run.finish(turn_interrupted())
         except ApiError as error:
-            run.finish(failed_event(error))
+            run.finish(TurnFailed.of(error))
         except HermesTuiError as error:
-            run.finish(failed_event(ApiError(502, str(error), code="agent_failed")))
+            run.finish(TurnFailed(message=str(error), code="agent_failed"))
         except Exception as error:  # one turn's failure must not take the worker down
             logger.exception("agent raised session=%s run=%s", key, run.request.run_id)
             text = f"{type(error).__name__}: {error}"
-            run.finish(failed_event(ApiError(502, text, code="agent_failed")))
+            run.finish(TurnFailed(message=text, code="agent_failed"))
         finally:
             self.runs[key].remove(run)
             if not self.runs[key]:
@@ -122,15 +123,15 @@ class _Worker:
             await _maybe_call(self.agent, "close_session", session_key)
 
 
-def _done(response: AgentResponse) -> dict[str, Any]:
+def _completed(response: AgentResponse) -> TurnCompleted:
+    # AReaL's own AgentResponse, which an agent may return, has no messages.
     if not hasattr(response, "summary"):
         raise TypeError(f"run() returned {type(response).__name__}, not an AgentResponse")
-    return {
-        "type": "done",
-        "summary": response.summary or "",
-        "metadata": dict(getattr(response, "metadata", None) or {}),
-        "messages": getattr(response, "messages", None),
-    }
+    return TurnCompleted(
+        text=response.summary or "",
+        metadata=dict(getattr(response, "metadata", None) or {}),
+        messages=getattr(response, "messages", None),
+    )
 
 
 async def _maybe_await(value: Any) -> Any:
@@ -194,7 +195,7 @@ async def _run(request: Request) -> Response:
 async def _stream(worker: _Worker, run: _Run) -> AsyncGenerator[bytes, None]:
     try:
         async for batch in run.emitter.batches():
-            yield b"".join(map(sse, batch))
+            yield b"".join(sse(event_to_json(event)) for event in batch)
     finally:
         # Whoever read this has gone, or the run is over and this does nothing.
         await worker.interrupt(run)

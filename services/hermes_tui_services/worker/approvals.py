@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hermes_tui_common.errors import ApiError
-from hermes_tui_services.api.protocol import TurnEvent
+from hermes_tui_services.api.events import ApprovalRequested
 
 COMMAND_CHOICES = ("once", "session", "deny")
 """Run it this once; this kind of command for the rest of the session; don't run it."""
@@ -60,7 +60,7 @@ class Questions:
     def ask(
         self,
         session_key: str,
-        push: Callable[[TurnEvent], None],
+        push: Callable[[ApprovalRequested], None],
         *,
         kind: str,
         description: str,
@@ -86,15 +86,16 @@ class Questions:
             self._questions[question.approval_id] = question
             while len(self._questions) > _REMEMBERED:
                 self._questions.popitem(last=False)
-        event = {
-            "type": "approval_requested",
-            "approval_id": question.approval_id,
-            "kind": kind,
-            "description": description,
-            "choices": list(choices or suggestions),
-            "expires_at": time.time() + self._timeout_s,
-        }
-        push(event | ({"command": command} if command is not None else {}))
+        push(
+            ApprovalRequested(
+                approval_id=question.approval_id,
+                kind=kind,
+                command=command,
+                description=description,
+                choices=choices or suggestions,
+                expires_at=time.time() + self._timeout_s,
+            )
+        )
         return question
 
     def answer(

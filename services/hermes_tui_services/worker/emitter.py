@@ -7,7 +7,13 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator
 
-from hermes_tui_services.api.protocol import TurnEvent
+from hermes_tui_services.api.events import (
+    TextArrived,
+    ToolCalled,
+    ToolReturned,
+    TurnEnd,
+    TurnEvent,
+)
 
 
 class StreamEmitter:
@@ -31,7 +37,7 @@ class StreamEmitter:
     async def emit_delta(self, text: str) -> None:
         """Report the next piece of the reply."""
         if text:
-            self.push({"type": "delta", "text": text})
+            self.push(TextArrived(text=text))
 
     async def emit_tool_call(
         self, name: str, args: str, *, call_id: str | None = None, message_id: str | None = None
@@ -41,7 +47,7 @@ class StreamEmitter:
         """
         call_id = call_id or f"call_{secrets.token_hex(8)}"
         self._open_calls.append((call_id, name))
-        self.push({"type": "tool_call", "call_id": call_id, "name": name, "args": args})
+        self.push(ToolCalled(call_id=call_id, name=name, arguments=args))
 
     async def emit_tool_result(self, name: str, result: str, *, call_id: str | None = None) -> None:
         """Report a result; without an id it answers the oldest open call of that name."""
@@ -49,7 +55,7 @@ class StreamEmitter:
             named = [call for call in self._open_calls if call[1] == name]
             call_id = named[0][0] if named else f"call_{secrets.token_hex(8)}"
         self._open_calls = [call for call in self._open_calls if call[0] != call_id]
-        self.push({"type": "tool_result", "call_id": call_id, "name": name, "result": result})
+        self.push(ToolReturned(call_id=call_id, name=name, output=result))
 
     async def batches(self) -> AsyncIterator[list[TurnEvent]]:
         """Yield the events as they come, those that are there together at once, to the last."""
@@ -62,5 +68,5 @@ class StreamEmitter:
                 batch.append(self._events.popleft())
             if batch:
                 yield batch
-                if batch[-1]["type"] in ("done", "failed"):
+                if isinstance(batch[-1], TurnEnd):
                     return

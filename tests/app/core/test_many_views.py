@@ -15,7 +15,7 @@ from hermes_tui.core.changes import Change, ChatTurn, Notice
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.models import StepRow, TrainerRow
 from hermes_tui_common.errors import ServiceError
-from hermes_tui_services.api.events import ApprovalRequested, TurnUpdate
+from hermes_tui_services.api.events import ApprovalRequested, TurnEvent
 
 REPLY = "Hello Ada, it's a pleasure to meet you!"
 QUESTION = ApprovalRequested(
@@ -168,7 +168,7 @@ class Breaking(FakeBackend):
 
     breaks = 1
 
-    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnUpdate]:
+    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
         seen = 0
         async for update in super().turn(session_id, text):
             yield update

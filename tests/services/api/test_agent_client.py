@@ -24,9 +24,9 @@ from hermes_tui_services.api.events import (
     ToolCalled,
     ToolReturned,
     TurnCompleted,
+    TurnEvent,
     TurnFailed,
     TurnStarted,
-    TurnUpdate,
 )
 from hermes_tui_services.api.protocol import NO_TURN
 
@@ -45,7 +45,7 @@ async def client(one: Chain) -> AsyncIterator[AgentClient]:
         yield client
 
 
-async def updates(client: AgentClient, text: str) -> list[TurnUpdate]:
+async def updates(client: AgentClient, text: str) -> list[TurnEvent]:
     return [update async for update in client.turn(text, session_key=KEY)]
 
 
@@ -158,7 +158,7 @@ async def test_events_of_every_kind_are_understood() -> None:
         ' "command": "rm", "description": "d", "choices": ["once"], "expires_at": 5.5}\n\n'
     )
     transport = httpx.MockTransport(lambda request: httpx.Response(200, text=text))
-    seen: list[TurnUpdate] = []
+    seen: list[TurnEvent] = []
 
     async def read(http: httpx.AsyncClient) -> None:
         async for update in AgentClient("http://gw", "k", http).turn("x", session_key="s"):
@@ -190,7 +190,7 @@ def test_the_client_is_light() -> None:
 # Joining a turn that another client sent -----------------------------------------------------
 
 
-async def joined(client: AgentClient, seen: list[TurnUpdate]) -> None:
+async def joined(client: AgentClient, seen: list[TurnEvent]) -> None:
     async for update in client.join(KEY):
         seen.append(update)
 
@@ -201,7 +201,7 @@ async def test_a_second_client_is_told_the_whole_turn(one: Chain, client: AgentC
     began = time.time()
     async with AgentClient(one.gateway, ADMIN_KEY) as other:
         [(key, run_id)] = (await other.turns()).items()
-        seen: list[TurnUpdate] = []
+        seen: list[TurnEvent] = []
         watcher = asyncio.create_task(joined(other, seen))
         await eventually(lambda: TextArrived(text="so ") in seen)
         one.agent.open("x")
@@ -235,7 +235,7 @@ async def test_a_client_that_joined_and_leaves_ends_nothing(
 async def test_a_sender_that_hangs_up_ends_its_turn_for_those_who_joined_too(
     one: Chain, client: AgentClient
 ) -> None:
-    seen: list[TurnUpdate] = []
+    seen: list[TurnEvent] = []
     async with aclosing(client.turn("so wait:x", session_key=KEY)) as events:
         async for update in events:
             if isinstance(update, TextArrived):
@@ -259,7 +259,7 @@ async def test_an_answer_reaches_those_who_did_not_give_it(one: Chain, client: A
     sender = asyncio.create_task(updates(client, "ask:a ask:b wait:x"))
     await eventually(lambda: one.agent.waiting)
     await client.approve(KEY, "a", "once")
-    seen: list[TurnUpdate] = []
+    seen: list[TurnEvent] = []
     watcher = asyncio.create_task(joined(client, seen))
     await eventually(lambda: len(seen) == 2)
     await client.approve(KEY, "b", "deny")
@@ -276,7 +276,7 @@ async def test_a_question_that_has_run_out_is_not_asked_again(
 ) -> None:
     sender = asyncio.create_task(updates(client, "late:a wait:x"))
     await eventually(lambda: one.agent.waiting)
-    seen: list[TurnUpdate] = []
+    seen: list[TurnEvent] = []
     watcher = asyncio.create_task(joined(client, seen))
     await eventually(lambda: seen)
     one.agent.open("x")
@@ -287,7 +287,7 @@ async def test_a_question_that_has_run_out_is_not_asked_again(
 async def test_many_turns_are_followed_and_calls_still_go_through(
     one: Chain, client: AgentClient
 ) -> None:
-    async def say(number: int) -> TurnUpdate:
+    async def say(number: int) -> TurnEvent:
         turn = client.turn("wait:x", session_key=f"s{number}")
         return [update async for update in turn][-1]
 

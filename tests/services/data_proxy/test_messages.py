@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hermes_tui_services.api.events import TextArrived, ToolCalled, ToolReturned, TurnStarted
 from hermes_tui_services.data_proxy.messages import (
     NO_RESULT,
     interrupted_messages,
@@ -12,16 +13,16 @@ from hermes_tui_services.data_proxy.messages import (
 )
 
 
-def delta(text: str) -> dict[str, Any]:
-    return {"type": "delta", "text": text}
+def delta(text: str) -> TextArrived:
+    return TextArrived(text=text)
 
 
-def call(call_id: str, name: str = "t") -> dict[str, Any]:
-    return {"type": "tool_call", "call_id": call_id, "name": name, "args": f'{{"id": "{call_id}"}}'}
+def call(call_id: str, name: str = "t") -> ToolCalled:
+    return ToolCalled(call_id=call_id, name=name, arguments=f'{{"id": "{call_id}"}}')
 
 
-def result(call_id: str, text: str, name: str = "t") -> dict[str, Any]:
-    return {"type": "tool_result", "call_id": call_id, "name": name, "result": text}
+def result(call_id: str, text: str, name: str = "t") -> ToolReturned:
+    return ToolReturned(call_id=call_id, name=name, output=text)
 
 
 def shape(messages: list[dict[str, Any]]) -> list[Any]:
@@ -37,7 +38,7 @@ def shape(messages: list[dict[str, Any]]) -> list[Any]:
 
 
 def test_deltas_become_one_message() -> None:
-    events = [{"type": "accepted", "run_id": "r"}, delta(" Hel"), delta("lo ")]
+    events = [TurnStarted(run_id="r"), delta(" Hel"), delta("lo ")]
     assert messages_of(events) == [{"role": "assistant", "content": "Hello"}]
 
 

@@ -10,6 +10,7 @@ from fakes.roles import ScriptedAgent, worker_role
 
 from hermes_tui_common.errors import ApiError, ConfigError
 from hermes_tui_services.api.agent import TurnInterrupted
+from hermes_tui_services.api.events import ApprovalRequested
 from hermes_tui_services.worker.agent_loader import load_agent
 from hermes_tui_services.worker.approvals import Questions
 from hermes_tui_services.worker.hermes.home import hermes_config, reached_directly
@@ -177,13 +178,13 @@ def test_a_model_on_this_machine_is_reached_without_a_proxy(
 
 
 def test_questions_are_answered_once_in_time_by_their_own_session() -> None:
-    events: list[dict[str, Any]] = []
+    events: list[ApprovalRequested] = []
     questions = Questions(timeout_s=60)
     asked = questions.ask(
         "s", events.append, kind="command", description="d", choices=("once", "deny"), command="rm"
     )
-    assert events[0]["choices"] == ["once", "deny"]
-    assert events[0]["command"] == "rm"
+    assert events[0].choices == ("once", "deny")
+    assert events[0].command == "rm"
     for key, approval_id, choice, status in (
         ("s", "appr-other", "once", 404),
         ("t", asked.approval_id, "once", 404),

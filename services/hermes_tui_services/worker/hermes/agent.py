@@ -30,7 +30,14 @@ import httpx
 from hermes_tui_common.errors import ApiError, ConfigError, StackError
 from hermes_tui_services.api.agent import AgentRequest, AgentResponse, EventEmitter, TurnInterrupted
 from hermes_tui_services.api.config import WorkerRole
-from hermes_tui_services.api.protocol import Inference, TurnEvent
+from hermes_tui_services.api.events import (
+    ReasoningArrived,
+    TextArrived,
+    ToolCalled,
+    ToolReturned,
+    TurnEvent,
+)
+from hermes_tui_services.api.protocol import Inference
 from hermes_tui_services.worker.approvals import COMMAND_CHOICES, Questions
 from hermes_tui_services.worker.hermes import home as hermes_home
 from hermes_tui_services.worker.hermes.results import counters, response_of, usage_since
@@ -277,7 +284,7 @@ class HermesSession:
             skip_context_files=True,
             session_db=None,
             stream_delta_callback=self._on_delta,
-            reasoning_callback=lambda text: self._push({"type": "reasoning", "text": text}),
+            reasoning_callback=lambda text: self._push(ReasoningArrived(text=text)),
             tool_start_callback=self._on_tool_start,
             tool_complete_callback=self._on_tool_complete,
             clarify_callback=self._on_clarify,
@@ -329,15 +336,15 @@ class HermesSession:
 
     def _on_delta(self, text: str | None) -> None:
         if text:
-            self._push({"type": "delta", "text": text})
+            self._push(TextArrived(text=text))
 
     def _on_tool_start(self, call_id: str, name: str, args: object) -> None:
         text = args if isinstance(args, str) else json.dumps(args, ensure_ascii=False)
-        self._push({"type": "tool_call", "call_id": call_id, "name": name, "args": text})
+        self._push(ToolCalled(call_id=call_id, name=name, arguments=text))
 
     def _on_tool_complete(self, call_id: str, name: str, args: object, result: object) -> None:
         text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-        self._push({"type": "tool_result", "call_id": call_id, "name": name, "result": text})
+        self._push(ToolReturned(call_id=call_id, name=name, output=text))
 
     def _on_command(self, data: dict[str, Any]) -> None:
         """Ask whether a dangerous command may run; Hermes waits until its entry is set."""
