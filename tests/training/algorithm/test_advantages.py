@@ -16,7 +16,7 @@ from hermes_tui_training.algorithm.advantages import (
     group_advantages,
     updated_baselines,
 )
-from hermes_tui_training.algorithm.step_batch import make_lesson
+from hermes_tui_training.algorithm.step_batch import make_step_batch
 from hermes_tui_training.api.config import GroupConfig, RewardConfig, TrainingConfig
 from hermes_tui_training.api.types import Episode
 
@@ -180,16 +180,16 @@ def test_a_centred_group_of_one_is_refused_in_a_sentence() -> None:
 def test_a_lesson_of_groups_and_lone_episodes() -> None:
     good, bad, alike = _siblings(1.0, -1.0), _siblings(0.5, 0.5), _siblings(1.0)
     ids = itertools.count()
-    units = [
-        [replace(episode, episode_id=f"e{next(ids)}") for episode in unit]
-        for unit in (good, bad, alike)
+    groups = [
+        [replace(episode, episode_id=f"e{next(ids)}") for episode in members]
+        for members in (good, bad, alike)
     ]
-    lesson = make_lesson(units, {"task": 0.25}, TrainingConfig())
-    assert [episode.episode_id for episode in lesson.episodes] == ["e0", "e1", "e4"]
-    assert [one.mean for one in lesson.advantages] == [2.0, -2.0, 0.75]
-    assert lesson.unlearnable == ["e2", "e3"]
-    assert lesson.num_groups == 1
+    batch = make_step_batch(groups, {"task": 0.25}, TrainingConfig())
+    assert [episode.episode_id for episode in batch.episodes] == ["e0", "e1", "e4"]
+    assert [one.mean for one in batch.advantages] == [2.0, -2.0, 0.75]
+    assert batch.unlearnable == ["e2", "e3"]
+    assert batch.num_groups == 1
     # With a larger least size the same siblings are lone episodes.
-    lesson = make_lesson(units, {"task": 0.25}, TrainingConfig(group=GroupConfig(min_size=3)))
-    assert [one.mean for one in lesson.advantages] == [0.75, -1.25, 0.25, 0.25, 0.75]
-    assert lesson.num_groups == 0
+    batch = make_step_batch(groups, {"task": 0.25}, TrainingConfig(group=GroupConfig(min_size=3)))
+    assert [one.mean for one in batch.advantages] == [0.75, -1.25, 0.25, 0.25, 0.75]
+    assert batch.num_groups == 0

@@ -11,7 +11,7 @@ from hermes_tui_training.store.store import ConflictError, Store
 
 
 def claim(store: Store, *, limit: int = 10, timed_out: bool = False) -> list[list[str]]:
-    units = store.claim(
+    groups = store.claim(
         step=1,
         limit=limit,
         min_count=1,
@@ -19,11 +19,11 @@ def claim(store: Store, *, limit: int = 10, timed_out: bool = False) -> list[lis
         group_scored_before=1e12 if timed_out else 0.0,
         min_policy_version=0,
     )
-    return [[episode.episode_id for episode in unit] for unit in units]
+    return [[episode.episode_id for episode in group] for group in groups]
 
 
 def awaited(store: Store) -> list[int]:
-    return [unit.num_awaited for unit in store.units()]
+    return [group.num_awaited for group in store.sibling_groups()]
 
 
 def test_siblings_are_claimed_together_once_all_are_scored(store: Store) -> None:
@@ -42,9 +42,9 @@ def test_siblings_are_claimed_together_once_all_are_scored(store: Store) -> None
 def test_after_the_timeout_those_go_that_have_a_reward(store: Store, clock: Clock) -> None:
     one, two, three = (sibling(store) for _ in range(3))
     first, second, late = scored(store, one), scored(store, two), complete(store, three)
-    (unit,) = store.units()
-    assert (unit.num_siblings, unit.num_awaited) == (3, 1)
-    assert unit.ready_at(grace_s=2.0, timeout_s=60.0) == 1060.0
+    (group,) = store.sibling_groups()
+    assert (group.num_siblings, group.num_awaited) == (3, 1)
+    assert group.ready_at(grace_s=2.0, timeout_s=60.0) == 1060.0
     assert claim(store) == []
     assert claim(store, timed_out=True) == [[first, second]]
     store.set_reward(late, 1.0)  # too late for its group: a lone episode
@@ -58,9 +58,9 @@ def test_the_timeout_counts_from_the_first_reward_and_grace_from_the_last(
     scored(store, one)
     clock.now = 1059.0
     scored(store, two)
-    (unit,) = store.units()
-    assert unit.ready_at(grace_s=2.0, timeout_s=60.0) == 1061.0
-    assert unit.ready_at(grace_s=0.5, timeout_s=60.0) == 1060.0
+    (group,) = store.sibling_groups()
+    assert group.ready_at(grace_s=2.0, timeout_s=60.0) == 1061.0
+    assert group.ready_at(grace_s=0.5, timeout_s=60.0) == 1060.0
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -110,7 +110,11 @@ def test_a_batch_counts_groups_and_lone_episodes_oldest_first(store: Store) -> N
     lone, one, two = sibling(store, "lone"), sibling(store), sibling(store)
     ids = [scored(store, session_id) for session_id in (one, lone, two)]
     later = scored(store, sibling(store, "later"))
-    assert [unit.episode_ids for unit in store.units()] == [(ids[0], ids[2]), (ids[1],), (later,)]
+    assert [group.episode_ids for group in store.sibling_groups()] == [
+        (ids[0], ids[2]),
+        (ids[1],),
+        (later,),
+    ]
     assert claim(store, limit=2) == [[ids[0], ids[2]], [ids[1]]]
 
 
@@ -142,7 +146,7 @@ def test_released_siblings_are_claimed_together_again(store: Store) -> None:
 def test_what_is_waited_for_is_said(store: Store, clock: Clock) -> None:
     def said(now: float, batch_size: int = 1) -> str:
         return waiting_text(
-            store.units(), batch_size=batch_size, grace_s=2.0, timeout_s=60.0, now=now
+            store.sibling_groups(), batch_size=batch_size, grace_s=2.0, timeout_s=60.0, now=now
         )
 
     assert said(1000.0) == "0 of 1 scored"

@@ -24,12 +24,11 @@ def test_turns_that_continue_each_other_are_one_sample() -> None:
     assert sample.loss_mask == (False, False, False, True, True, False, True)
     assert sample.behavior_logprobs == (0, 0, 0, -0.5, -0.25, 0, -2.0)
     assert sample.policy_versions == (-1, -1, -1, 3, 3, -1, 4)
-    assert sample.temperatures == (1, 1, 1, 1, 1, 1, 0.5)
-    assert sample.advantages == (0, 0, 0, 0.5, 0.5, 0, -1.0)
     assert [(s.completion_id, s.start, s.num_tokens) for s in sample.spans] == [
         ("c1", 3, 2),
         ("c2", 6, 1),
     ]
+    assert [(s.advantage, s.temperature) for s in sample.spans] == [(0.5, 1.0), (-1.0, 0.5)]
 
 
 def test_a_changed_history_begins_a_new_sample() -> None:
@@ -65,7 +64,7 @@ def test_untrainable_completions_are_context_and_never_trained() -> None:
 
 def test_greedy_completions_have_undivided_logits() -> None:
     (sample,) = training_samples(make_episode(make_completion("c", temperature=0.0)), {"c": 1.0})
-    assert set(sample.temperatures) == {1.0}
+    assert [span.temperature for span in sample.spans] == [1.0]
 
 
 @dataclass(frozen=True)

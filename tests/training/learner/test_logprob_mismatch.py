@@ -1,4 +1,4 @@
-"""The gap meter on the embedded model: sampler and trainer mean the same probabilities."""
+"""On the embedded model sampler and trainer mean the same probabilities."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ async def test_sampler_and_trainer_agree_on_two_thousand_tokens(tmp_path: Path) 
         dtype=torch.float32,
         with_reference=False,
     )
-    gap_N = torch.cat(
+    mismatch_N = torch.cat(
         [
             (policy.score(batch).logprobs_N - batch.behavior_logprobs_N).abs()
             for batch in make_batches(samples, max_tokens=1024, device=device)
         ]
     )
-    assert len(gap_N) == STREAMS * TOKENS
-    assert gap_N.mean() <= 1e-4
-    assert gap_N.max() <= 1e-2
+    assert len(mismatch_N) == STREAMS * TOKENS
+    assert mismatch_N.mean() <= 1e-4
+    assert mismatch_N.max() <= 1e-2

@@ -80,7 +80,7 @@ class ScriptedLearner:
             completions=tuple(
                 TrainedCompletion(
                     completion_id=span.completion_id,
-                    advantage=sample.advantages[span.start],
+                    advantage=span.advantage,
                     proximal_logprobs=(-1.0,) * span.num_tokens,
                     after_logprobs=(-0.5,) * span.num_tokens,
                 )
@@ -564,7 +564,7 @@ async def test_siblings_are_trained_together_against_each_other(bench: Bench) ->
     assert request.facts.episode_ids == tuple(ids)
     assert request.facts.num_groups == 1
     # The one that is exactly average belongs to the step, with nothing to push.
-    assert [sample.advantages[-1] for sample in request.samples] == [1.5, 0.0, -1.5]
+    assert [sample.spans[-1].advantage for sample in request.samples] == [1.5, 0.0, -1.5]
     assert [sample.num_trainable_tokens for sample in request.samples] == [2, 2, 2]
     (row,) = bench.store.steps()
     assert row["num_groups"] == 1
@@ -583,10 +583,10 @@ async def test_a_group_goes_without_siblings_that_are_too_late(tmp_path: Path) -
         await until(lambda: orchestrator.status()["policy_version"] == 2)
     group, lone = bench.learner.requests
     assert group.facts.episode_ids == tuple(ids)
-    assert [sample.advantages[-1] for sample in group.samples] == [2.0, -2.0]
+    assert [sample.spans[-1].advantage for sample in group.samples] == [2.0, -2.0]
     assert (lone.facts.episode_ids, lone.facts.num_groups) == ((late,), 0)
     # Its baseline is the running one: 0.9 * 0.1 - 0.1 after 1 and -1.
-    assert lone.samples[0].advantages[-1] == pytest.approx(1.01)
+    assert lone.samples[0].spans[-1].advantage == pytest.approx(1.01)
 
 
 async def test_a_sibling_that_ends_lets_its_group_go(bench: Bench) -> None:
@@ -618,7 +618,7 @@ async def test_a_batch_counts_groups(tmp_path: Path) -> None:
         await until(lambda: orchestrator.status()["policy_version"] == 1)
     (request,) = bench.learner.requests
     assert request.facts.episode_ids == tuple(ids)
-    assert [sample.advantages[-1] for sample in request.samples] == [2.0, -2.0, 0.5]
+    assert [sample.spans[-1].advantage for sample in request.samples] == [2.0, -2.0, 0.5]
 
 
 async def test_a_group_stays_whole_when_the_learner_dies(bench: Bench) -> None:

@@ -1,11 +1,12 @@
 """From recorded completions to training samples. Free of torch.
 
-An episode's completions usually continue each other: the next prompt begins with the last prompt
-and what was sampled for it. Completions that do share one *segment*, one flat token sequence, and
-one forward pass. Nothing is tokenized again: the ids are the ones the engine was given and sampled.
+A prompt usually begins with the prompt before it and what was sampled for that one. Completions
+that continue each other so form one *segment*: one flat token sequence, trained in one forward
+pass. Ids are those that the engine was given and sampled. Text is never tokenized again, since
+``tokenize(decode(ids)) != ids`` in general.
 
-Deviation from "compare with the completion before": a call beside the agent's turns (a title, a
-summary) must not break the agent's own sequence, so a prompt is compared with every segment.
+A prompt is compared with every segment, not only with the one before: a call beside the agent's
+turns (a title, a summary) must not break the sequence of the turns themselves.
 
 Shape legend: T tokens of one sample.
 """
@@ -28,6 +29,10 @@ class SampledSpan:
     """Index of its first sampled token."""
     num_tokens: int
     """How many tokens it sampled, at least 1."""
+    advantage: float
+    """What all its tokens are weighted with in the loss."""
+    temperature: float
+    """What its logits were divided by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +49,6 @@ class TrainingSample:
     """[T] natural log, as sampled; 0.0 where the mask is false."""
     policy_versions: tuple[int, ...]
     """[T] version that sampled the token; -1 where the mask is false."""
-    temperatures: tuple[float, ...]
-    """[T] what the logits were divided by; 1.0 where the mask is false."""
-    advantages: tuple[float, ...]
-    """[T] weight in the loss; 0.0 where the mask is false."""
     spans: tuple[SampledSpan, ...]
     """Its trainable completions, in order; together they cover the mask."""
 
@@ -121,8 +122,7 @@ def _sample(
     token_ids = trained[-1].prompt_token_ids + trained[-1].token_ids
     length = len(token_ids)
     loss_mask = [False] * length
-    behavior_logprobs, temperatures = [0.0] * length, [1.0] * length
-    policy_versions, weights = [-1] * length, [0.0] * length
+    behavior_logprobs, policy_versions = [0.0] * length, [-1] * length
     spans = []
     for completion in trained:
         start, num_tokens = len(completion.prompt_token_ids), len(completion.token_ids)
@@ -130,10 +130,14 @@ def _sample(
         loss_mask[where] = [True] * num_tokens
         behavior_logprobs[where] = completion.logprobs
         policy_versions[where] = completion.policy_versions
-        temperatures[where] = [_temperature(completion)] * num_tokens
-        weights[where] = [advantages[completion.completion_id]] * num_tokens
         spans.append(
-            SampledSpan(completion_id=completion.completion_id, start=start, num_tokens=num_tokens)
+            SampledSpan(
+                completion_id=completion.completion_id,
+                start=start,
+                num_tokens=num_tokens,
+                advantage=advantages[completion.completion_id],
+                temperature=_temperature(completion),
+            )
         )
     return TrainingSample(
         episode_id=episode_id,
@@ -141,8 +145,6 @@ def _sample(
         loss_mask=tuple(loss_mask),
         behavior_logprobs=tuple(behavior_logprobs),
         policy_versions=tuple(policy_versions),
-        temperatures=tuple(temperatures),
-        advantages=tuple(weights),
         spans=tuple(spans),
     )
 

@@ -17,8 +17,8 @@ from hermes_tui_training.api.types import Episode
 
 
 @dataclass(slots=True, kw_only=True)
-class Lesson:
-    """What one step learns from."""
+class StepBatch:
+    """The episodes that one step trains, with their advantages and samples."""
 
     baselines: dict[str, float]
     """Baselines after it, by task id and the run's."""
@@ -29,36 +29,36 @@ class Lesson:
     samples: list[TrainingSample] = field(default_factory=list)
     """Of the episodes, in order."""
     num_groups: int = 0
-    """How many of the units were groups."""
+    """How many of the groups have siblings."""
     unlearnable: list[str] = field(default_factory=list)
     """Ids of episodes whose rewards say nothing."""
 
 
-def make_lesson(
-    units: Sequence[Sequence[Episode]], baselines: Mapping[str, float], training: TrainingConfig
-) -> Lesson:
-    """Return the lesson in claimed episodes.
+def make_step_batch(
+    groups: Sequence[Sequence[Episode]], baselines: Mapping[str, float], training: TrainingConfig
+) -> StepBatch:
+    """Return what a step can learn from claimed episodes.
 
     Args:
-        units: groups and lone episodes, as ``Store.claim`` gives them.
+        groups: siblings and lone episodes, as ``Store.claim`` gives them.
         baselines: before the step.
         training: reward, group.
     """
     reward, group = training.reward, training.group
-    episodes = [episode for unit in units for episode in unit]
-    lesson = Lesson(baselines=updated_baselines(baselines, episodes, reward))
-    for unit in units:
-        if len(unit) >= group.min_size:
-            advantages = group_advantages(unit, reward, group)
-            lesson.num_groups += any(one.by_completion for one in advantages)
+    episodes = [episode for members in groups for episode in members]
+    batch = StepBatch(baselines=updated_baselines(baselines, episodes, reward))
+    for members in groups:
+        if len(members) >= group.min_size:
+            advantages = group_advantages(members, reward, group)
+            batch.num_groups += any(one.by_completion for one in advantages)
         else:
-            advantages = [episode_advantage(episode, baselines, reward) for episode in unit]
-        for episode, advantage in zip(unit, advantages, strict=True):
+            advantages = [episode_advantage(episode, baselines, reward) for episode in members]
+        for episode, advantage in zip(members, advantages, strict=True):
             samples = training_samples(episode, advantage.by_completion)
             if not samples:
-                lesson.unlearnable.append(episode.episode_id)
+                batch.unlearnable.append(episode.episode_id)
                 continue
-            lesson.episodes.append(episode)
-            lesson.advantages.append(advantage)
-            lesson.samples += samples
-    return lesson
+            batch.episodes.append(episode)
+            batch.advantages.append(advantage)
+            batch.samples += samples
+    return batch

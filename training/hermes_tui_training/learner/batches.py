@@ -74,9 +74,13 @@ def _batch(samples: Sequence[TrainingSample], device: torch.device) -> Batch:
     loss_mask_BT = pad_sequence(masks, batch_first=True)
     token_ids_BT = pad_sequence(ids, batch_first=True)
 
-    def trained(name: str) -> Tensor:
-        rows = [torch.tensor(getattr(s, name), dtype=torch.float32) for s in samples]
-        return pad_sequence(rows, batch_first=True)[loss_mask_BT].to(device)
+    behavior = [torch.tensor(s.behavior_logprobs, dtype=torch.float32) for s in samples]
+    # Padding and the mask's order are those of the samples, so spans line up with the N tokens.
+    spans = [span for sample in samples for span in sample.spans]
+    num_tokens = torch.tensor([span.num_tokens for span in spans])
+
+    def per_token(values: list[float]) -> Tensor:
+        return torch.tensor(values).repeat_interleave(num_tokens).to(device)
 
     return Batch(
         samples=tuple(samples),
@@ -86,7 +90,7 @@ def _batch(samples: Sequence[TrainingSample], device: torch.device) -> Batch:
         ),
         loss_mask_BT=loss_mask_BT.to(device),
         targets_N=token_ids_BT[loss_mask_BT].to(device),
-        temperatures_N=trained("temperatures"),
-        behavior_logprobs_N=trained("behavior_logprobs"),
-        advantages_N=trained("advantages"),
+        temperatures_N=per_token([span.temperature for span in spans]),
+        behavior_logprobs_N=pad_sequence(behavior, batch_first=True)[loss_mask_BT].to(device),
+        advantages_N=per_token([span.advantage for span in spans]),
     )

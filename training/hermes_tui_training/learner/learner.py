@@ -205,7 +205,7 @@ class Learner:
         times.append(time.monotonic())
         update = self._train(batches, before)
         times.append(time.monotonic())
-        after, step_frac = self._settle(batches, before, update.weights_before)
+        after, step_frac = self._shorten(batches, before, update.weights_before)
         times.append(time.monotonic())
         seconds = LearnerSeconds(
             recompute=times[1] - times[0] + times[3] - times[2], update=times[2] - times[1]
@@ -233,7 +233,7 @@ class Learner:
     ) -> LearnerMetrics:
         moved = self._loss_at(batches, after.logprobs, before)
         behavior_S = torch.cat([batch.behavior_logprobs_N for batch in batches])
-        gap_S = (before.logprobs_S - behavior_S).abs()
+        mismatch_S = (before.logprobs_S - behavior_S).abs()
         return LearnerMetrics(
             loss=float(update.outputs.loss),
             grad_norm=update.grad_norm,
@@ -248,8 +248,8 @@ class Learner:
             kl_step=_exact_kl(before, after),
             entropy=float(before.entropy_S.mean()),
             num_trained_tokens=_num_trained_tokens(batches),
-            gap_mean=float(gap_S.mean()),
-            gap_max=float(gap_S.max()),
+            gap_mean=float(mismatch_S.mean()),
+            gap_max=float(mismatch_S.max()),
             logprob_before=float(before.logprobs_S.mean()),
             logprob_after=float(after.logprobs_S.mean()),
             seconds=seconds,
@@ -286,7 +286,7 @@ class Learner:
             weights_before=weights,
         )
 
-    def _settle(
+    def _shorten(
         self, batches: Sequence[Batch], before: _Scores, weights_before: Sequence[Tensor]
     ) -> tuple[_Scores, float]:
         """Halve an update that went too far; return the scores after it, and its share taken.
@@ -464,7 +464,7 @@ def _by_completion(
         found.append(
             TrainedCompletion(
                 completion_id=span.completion_id,
-                advantage=sample.advantages[span.start],
+                advantage=span.advantage,
                 proximal_logprobs=tuple(before[start:stop]),
                 after_logprobs=tuple(after[start:stop]),
             )

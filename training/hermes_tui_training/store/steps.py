@@ -8,12 +8,13 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any, get_args
 
-from hermes_tui_training.algorithm.groups import Unit, read_units
+from hermes_tui_training.algorithm.groups import SiblingGroup
 from hermes_tui_training.api.protocol import EventKind
 from hermes_tui_training.api.types import Episode, TrainedCompletion, UntrainableReason
 from hermes_tui_training.store.canaries import CanaryStore
 from hermes_tui_training.store.database import floats_to_blob, to_json
 from hermes_tui_training.store.episodes import EpisodeStore
+from hermes_tui_training.store.sibling_groups import read_sibling_groups
 from hermes_tui_training.store.transactions import ConflictError, Writer
 
 
@@ -29,10 +30,10 @@ class StepStore(EpisodeStore, CanaryStore):
         rows = self._database.query("SELECT state, count(*) FROM episodes GROUP BY state")
         return {row[0]: row[1] for row in rows}
 
-    def units(self) -> list[Unit]:
+    def sibling_groups(self) -> list[SiblingGroup]:
         """Return the scored groups and lone episodes, oldest first."""
         with self._database.exclusive() as connection:
-            return read_units(connection)
+            return read_sibling_groups(connection)
 
     def claim(
         self,
@@ -63,13 +64,13 @@ class StepStore(EpisodeStore, CanaryStore):
         """
         with self._write() as write:
             taken: list[list[str]] = []
-            for unit in read_units(write.connection):
+            for group in read_sibling_groups(write.connection):
                 if len(taken) == limit:
                     break
-                waits = unit.num_awaited and unit.first_scored_at > group_scored_before
-                if waits or unit.last_scored_at > scored_before:
+                waits = group.num_awaited and group.first_scored_at > group_scored_before
+                if waits or group.last_scored_at > scored_before:
                     continue
-                if members := _trainable_members(write, unit, min_policy_version):
+                if members := _trainable_members(write, group, min_policy_version):
                     taken.append(members)
             if len(taken) < min_count:
                 taken = []
@@ -163,10 +164,10 @@ class StepStore(EpisodeStore, CanaryStore):
         return [json.loads(row["row"]) for row in rows]
 
 
-def _trainable_members(write: Writer, unit: Unit, min_policy_version: int) -> list[str]:
-    """Return the ids of a unit's episodes that can be trained; the others are dropped."""
+def _trainable_members(write: Writer, group: SiblingGroup, min_policy_version: int) -> list[str]:
+    """Return the ids of a group's episodes that can be trained; the others are dropped."""
     members = []
-    for episode_id in unit.episode_ids:
+    for episode_id in group.episode_ids:
         obstacle = _claim_obstacle(write, episode_id, min_policy_version)
         if obstacle is None:
             members.append(episode_id)

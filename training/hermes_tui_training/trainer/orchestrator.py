@@ -20,7 +20,7 @@ from typing import Any, Literal
 from hermes_tui_common.errors import HermesTuiError, ServiceError, TrainingError
 from hermes_tui_training.algorithm.groups import waiting_text
 from hermes_tui_training.algorithm.metrics import PublishTimes, batch_facts, rollback_row, step_row
-from hermes_tui_training.algorithm.step_batch import make_lesson
+from hermes_tui_training.algorithm.step_batch import make_step_batch
 from hermes_tui_training.api.config import TrainerRole
 from hermes_tui_training.api.learner import (
     NonFiniteError,
@@ -224,7 +224,7 @@ class Orchestrator:
 
     async def _turn(self) -> float | None:
         """Do the next thing; return for how long to sleep at most, None for until woken."""
-        busy = await self._settle()
+        busy = await self._recover()
         if busy:
             return _BUSY_POLL_S
         if self._rollback is not None:
@@ -241,15 +241,15 @@ class Orchestrator:
         """Do a step if there is enough for one; return for how long to sleep, as ``_turn``."""
         training = self._config.training
         grace_s, timeout_s = training.reward.grace_s, training.group.timeout_s
-        units = await asyncio.to_thread(self._store.units)
-        now, ready = time.time(), sorted(unit.ready_at(grace_s, timeout_s) for unit in units)
+        groups = await asyncio.to_thread(self._store.sibling_groups)
+        now, ready = time.time(), sorted(group.ready_at(grace_s, timeout_s) for group in groups)
         enough = len(ready) >= training.batch_size
         held_s = ready[training.batch_size - 1] - now if enough else None
         if held_s is not None and held_s <= 0:
             await self._step(scored_before=now - grace_s, group_scored_before=now - timeout_s)
             return 0.0
         said = waiting_text(
-            units, batch_size=training.batch_size, grace_s=grace_s, timeout_s=timeout_s, now=now
+            groups, batch_size=training.batch_size, grace_s=grace_s, timeout_s=timeout_s, now=now
         )
         self._say("waiting", said)
         return None if held_s is None else held_s + _HELD_SLACK_S
@@ -280,7 +280,7 @@ class Orchestrator:
 
     # -- after a crash ------------------------------------------------------------------------
 
-    async def _settle(self) -> bool:
+    async def _recover(self) -> bool:
         """Put right what a lost learner or a restart left; return whether a step still runs.
 
         Raises: ServiceError: the learner cannot be reached.
@@ -318,7 +318,7 @@ class Orchestrator:
         """Claim what was scored before given times, as ``Store.claim``, and train."""
         claimed_at = time.monotonic()
         training, version = self._config.training, self._version
-        units = await asyncio.to_thread(
+        groups = await asyncio.to_thread(
             self._store.claim,
             step=version + 1,
             limit=training.batch_size,
@@ -327,15 +327,15 @@ class Orchestrator:
             group_scored_before=group_scored_before,
             min_policy_version=version - training.max_staleness,
         )
-        if not units:
+        if not groups:
             return  # some were dropped by the claim: there are too few now
         baselines = await asyncio.to_thread(self._store.get_meta, "baselines", {})
-        lesson = make_lesson(units, baselines, training)
-        if lesson.unlearnable:
-            await asyncio.to_thread(self._store.drop, lesson.unlearnable, "zero_advantage")
-        if not lesson.samples:
+        batch = make_step_batch(groups, baselines, training)
+        if batch.unlearnable:
+            await asyncio.to_thread(self._store.drop, batch.unlearnable, "zero_advantage")
+        if not batch.samples:
             return
-        ids = [episode.episode_id for episode in lesson.episodes]
+        ids = [episode.episode_id for episode in batch.episodes]
         episodes = "1 episode" if len(ids) == 1 else f"{len(ids)} episodes"
         self._say("training", f"version {version + 1} from {episodes}")
         await asyncio.to_thread(
@@ -344,11 +344,11 @@ class Orchestrator:
             {"step": version + 1, "episode_ids": ids},
         )
         facts = batch_facts(
-            lesson.episodes,
-            lesson.advantages,
-            lesson.samples,
-            baselines=lesson.baselines,
-            num_groups=lesson.num_groups,
+            batch.episodes,
+            batch.advantages,
+            batch.samples,
+            baselines=batch.baselines,
+            num_groups=batch.num_groups,
             base_version=version,
             wait_s=max(0.0, claimed_at - self._idle_since),
             claim_s=time.monotonic() - claimed_at,
@@ -356,7 +356,7 @@ class Orchestrator:
         request = StepRequest(
             base_version=version,
             target_version=version + 1,
-            samples=tuple(lesson.samples),
+            samples=tuple(batch.samples),
             facts=facts,
         )
         await self._train(request)

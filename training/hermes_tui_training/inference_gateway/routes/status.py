@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from hermes_tui_common.errors import ApiError, ServiceError, TrainingError
 from hermes_tui_common.http import SseResponse, read_body, sse
-from hermes_tui_training.algorithm.groups import Unit, waiting_text
+from hermes_tui_training.algorithm.groups import SiblingGroup, waiting_text
 from hermes_tui_training.api.protocol import EventKind, Pause
 from hermes_tui_training.api.types import Event
 from hermes_tui_training.inference_gateway.context import Services, require_admin, services_of
@@ -37,9 +37,9 @@ async def read_status(request: Request) -> Response:
 async def status_json(services: Services) -> dict[str, Any]:
     """Return the trainer's state."""
     store, engine = services.store, services.engine
-    episodes, units, untrained, sessions, num_bytes = await asyncio.gather(
+    episodes, groups, untrained, sessions, num_bytes = await asyncio.gather(
         asyncio.to_thread(store.num_episodes),
-        asyncio.to_thread(store.units),
+        asyncio.to_thread(store.sibling_groups),
         asyncio.to_thread(store.untrained),
         asyncio.to_thread(store.num_sessions),
         asyncio.to_thread(store.num_bytes),
@@ -47,13 +47,13 @@ async def status_json(services: Services) -> dict[str, Any]:
     trainer = services.orchestrator.status()
     return {
         "batch_size": services.config.training.batch_size,
-        "num_scored": sum(not unit.num_awaited for unit in units),
-        "groups": [_group_json(services, unit) for unit in units if unit.num_awaited],
+        "num_scored": sum(not group.num_awaited for group in groups),
+        "groups": [_group_json(services, group) for group in groups if group.num_awaited],
         "episodes": episodes,
         "sessions": sessions,
         "untrained": untrained,
         "store": {"num_bytes": num_bytes, "max_bytes": services.config.training.store.max_bytes},
-        "waiting": _waiting_text(services, units, episodes),
+        "waiting": _waiting_text(services, groups, episodes),
         "learner": await asyncio.to_thread(_learner_json, services.config.learner_run_file),
         "engine": {"backend": engine.backend, **asdict(engine.stats())},
         **trainer,
@@ -69,30 +69,32 @@ def _learner_json(run_file: Path) -> dict[str, Any]:
         return {"reachable": False, "pid": None}
 
 
-def _group_json(services: Services, unit: Unit) -> dict[str, Any]:
+def _group_json(services: Services, group: SiblingGroup) -> dict[str, Any]:
     """Return a group that waits for siblings."""
     training = services.config.training
-    ready_at = unit.ready_at(training.reward.grace_s, training.group.timeout_s)
+    ready_at = group.ready_at(training.reward.grace_s, training.group.timeout_s)
     return {
-        "group_id": unit.group_id,
-        "task_id": unit.task_id,
-        "num_scored": len(unit.episode_ids),
-        "num_siblings": unit.num_siblings,
+        "group_id": group.group_id,
+        "task_id": group.task_id,
+        "num_scored": len(group.episode_ids),
+        "num_siblings": group.num_siblings,
         "seconds_left": max(0.0, ready_at - time.time()),
     }
 
 
-def _waiting_text(services: Services, units: Sequence[Unit], episodes: dict[str, int]) -> str:
+def _waiting_text(
+    services: Services, groups: Sequence[SiblingGroup], episodes: dict[str, int]
+) -> str:
     """Say what the next step waits for."""
     training = services.config.training
     text = waiting_text(
-        units,
+        groups,
         batch_size=training.batch_size,
         grace_s=training.reward.grace_s,
         timeout_s=training.group.timeout_s,
         now=time.time(),
     )
-    if len(units) < training.batch_size:
+    if len(groups) < training.batch_size:
         unjudged = episodes.get("open", 0) + episodes.get("ended", 0)
         text += f"; {unjudged} episodes have no reward yet"
     return text

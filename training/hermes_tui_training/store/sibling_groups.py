@@ -1,0 +1,65 @@
+"""Reads from the database which scored episodes belong together."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from hermes_tui_training.algorithm.groups import SiblingGroup
+
+_AWAITED = ("open", "ended")
+"""Episodes in these states may still be scored; one that was closed without a reward may not."""
+
+
+def read_sibling_groups(connection: sqlite3.Connection) -> list[SiblingGroup]:
+    """Return the groups that have a scored episode, oldest first."""
+    rows = connection.execute(
+        "SELECT group_id FROM episodes WHERE state = 'scored' GROUP BY group_id"
+    ).fetchall()
+    groups = [group for row in rows for group in _groups_of(connection, row["group_id"])]
+    return sorted(groups, key=lambda group: group.seq)
+
+
+def _groups_of(connection: sqlite3.Connection, group_id: str) -> list[SiblingGroup]:
+    """Return the scored groups that the sessions of a ``group_id`` form.
+
+    Number n holds the n-th episode of each session.
+    """
+    sessions = connection.execute(
+        "SELECT session_id, ended_at FROM sessions WHERE group_id = ?", (group_id,)
+    ).fetchall()
+    episodes = connection.execute(
+        "SELECT episode_id, session_id, task_id, state, seq, scored_at FROM episodes "
+        "WHERE group_id = ? ORDER BY seq",
+        (group_id,),
+    ).fetchall()
+    by_position: list[list[sqlite3.Row]] = []
+    num_seen: dict[str, int] = {}
+    for row in episodes:
+        position = num_seen.get(row["session_id"], 0)
+        num_seen[row["session_id"]] = position + 1
+        if position == len(by_position):
+            by_position.append([])
+        by_position[position].append(row)
+    # A session that has not begun is waited for with the first episodes only. Later on only those
+    # that took part count: a person may go on with one sibling alone.
+    num_silent = sum(s["ended_at"] is None and s["session_id"] not in num_seen for s in sessions)
+    return [
+        _group(group_id, rows, num_silent if position == 0 else 0)
+        for position, rows in enumerate(by_position)
+        if any(row["state"] == "scored" for row in rows)
+    ]
+
+
+def _group(group_id: str, rows: Sequence[sqlite3.Row], num_silent: int) -> SiblingGroup:
+    scored = [row for row in rows if row["state"] == "scored"]
+    times = [row["scored_at"] for row in scored]
+    return SiblingGroup(
+        group_id=group_id,
+        task_id=scored[0]["task_id"],
+        episode_ids=tuple(row["episode_id"] for row in scored),
+        seq=scored[0]["seq"],
+        first_scored_at=min(times),
+        last_scored_at=max(times),
+        num_awaited=num_silent + sum(row["state"] in _AWAITED for row in rows),
+    )
