@@ -70,7 +70,7 @@ def plain(upstream: str, rounds: int, home: Path) -> None:
     from hermes_tui_common.serving import ServeConfig
     from hermes_tui_services.api.agent import AgentRequest
     from hermes_tui_services.api.config import AgentConfig, UpstreamConfig, WorkerRole
-    from hermes_tui_services.api.protocol import Inference
+    from hermes_tui_services.api.protocol import Upstream
     from hermes_tui_services.worker.approvals import Questions
     from hermes_tui_services.worker.hermes import agent as hermes
     from hermes_tui_services.worker.hermes import home as hermes_home
@@ -85,11 +85,11 @@ def plain(upstream: str, rounds: int, home: Path) -> None:
     )
     hermes_home.prepare(role)
     loaded, questions = hermes.load(), Questions(60)
-    inference = Inference(base_url=upstream, api_key="key", model="scripted")
+    model_server = Upstream(base_url=upstream, api_key="key", model="scripted")
     sessions: dict[str, tuple[hermes.HermesSession, list[dict[str, Any]]]] = {}
 
     class Silent:
-        def push(self, event: dict[str, Any]) -> None:
+        def push(self, event: object) -> None:
             pass
 
     def turn(key: str) -> None:
@@ -97,7 +97,7 @@ def plain(upstream: str, rounds: int, home: Path) -> None:
             sessions[key] = hermes.HermesSession(key, loaded, role, questions), []
         session, history = sessions[key]
         request = AgentRequest(message=MESSAGE, session_key=key, run_id="run", history=history)
-        response = session.turn(request, inference, Silent())
+        response = session.turn(request, model_server, Silent())
         history += [{"role": "user", "content": MESSAGE}, *response.messages]
 
     turn("warm-up")

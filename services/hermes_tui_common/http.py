@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -18,22 +19,30 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from hermes_tui_common.errors import ApiError
 
 logger = logging.getLogger(__name__)
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model")
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Bound of a request body: a thousand times the text that fits a model's context."""
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:
-    """Return the request's JSON body as ``model``.
+    """Return the request's JSON body as ``model``: a pydantic model or a dataclass.
 
     Raises: ApiError: 400 that names the field, when the body is no JSON or does not validate;
         413, when it is larger than ``MAX_BODY_BYTES``.
     """
     try:
-        return model.model_validate(parse_json(await _limited_body(request)))
+        body: Model = _adapter(cast(Hashable, model)).validate_python(
+            parse_json(await _limited_body(request))
+        )
+        return body
     except ValidationError as error:
         raise validation_error(error) from error
+
+
+@functools.cache
+def _adapter(model: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
 
 
 async def _limited_body(request: Request) -> bytes:

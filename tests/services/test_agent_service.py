@@ -14,12 +14,12 @@ import openai
 import pytest
 from fakes.roles import ADMIN_KEY, HEADERS, Chain, chain, eventually
 
+from hermes_tui_services.api.agent import AgentRequest
 from hermes_tui_services.api.events import TextArrived, TurnEvent
 from hermes_tui_services.api.protocol import (
     INTERRUPTED,
     PROXY_UNAVAILABLE,
-    RunBody,
-    TurnBody,
+    TurnRequest,
     path_key,
 )
 from hermes_tui_services.data_proxy.sessions import Conversations
@@ -488,8 +488,8 @@ class StuckWorker:
     def __init__(self) -> None:
         self.stopped = asyncio.Event()
 
-    async def run(self, body: RunBody) -> AsyncIterator[TurnEvent]:
-        yield TextArrived(text=body.message)
+    async def run(self, request: AgentRequest) -> AsyncIterator[TurnEvent]:
+        yield TextArrived(text=request.message)
         await self.stopped.wait()
 
     async def interrupt(self, session_key: str) -> None:
@@ -500,9 +500,9 @@ async def test_a_turn_that_waits_when_its_service_stops_may_be_sent_again(tmp_pa
     store = ConversationStore(tmp_path / "conversations.db")
     await store.open()
     conversations = Conversations(store, StuckWorker())  # type: ignore[arg-type]
-    running = await conversations.submit("s", TurnBody(message="one"))
+    running = await conversations.submit("s", TurnRequest(message="one"))
     await eventually(lambda: isinstance(running.events[-1], TextArrived))
-    waiting = await conversations.submit("s", TurnBody(message="two"))
+    waiting = await conversations.submit("s", TurnRequest(message="two"))
     await conversations.stop(5.0)
     ends = [turn.events[-1] for turn in (waiting, running)]
     assert [getattr(end, "code", None) for end in ends] == [PROXY_UNAVAILABLE, INTERRUPTED]

@@ -6,16 +6,23 @@ A class written for AReaL's ``AgentRunnable`` runs unchanged. What is more here 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from pydantic import ConfigDict
 
 from hermes_tui_common.errors import HermesTuiError
 from hermes_tui_services.api.events import TurnEvent
-from hermes_tui_services.api.protocol import QueueMode
+from hermes_tui_services.api.protocol import ChatMessage, QueueMode, Upstream
+
+UPSTREAM_KEY = "areal_inference"
+"""Name in a request's metadata under which AReaL's agents find their upstream."""
 
 
 @dataclass
 class AgentRequest:
-    """One turn, as the agent gets it."""
+    """One turn, as the agent gets it; also the body of a worker's ``POST /run``."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     message: str
     """The user's message."""
@@ -23,13 +30,20 @@ class AgentRequest:
     """Which conversation it belongs to."""
     run_id: str
     """``run-`` and 12 hexadecimal digits; names this turn."""
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[ChatMessage] = field(default_factory=list)
     """The turns before, as OpenAI chat messages, oldest first."""
     queue_mode: QueueMode = QueueMode.COLLECT
     """How messages that waited behind a running turn were queued."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """The caller's metadata. ``areal_inference`` is {base_url, api_key, model} when the turn names
-    its own upstream; ``instructions``, ``tools`` and ``sampling`` are there when they were sent."""
+    """The caller's metadata. ``areal_inference`` is {base_url, api_key, model} when the session has
+    an upstream of its own; ``inf_model`` is the model of this turn when it has none;
+    ``instructions``, ``tools`` and ``sampling`` are there when they were sent."""
+
+    @property
+    def upstream(self) -> Upstream | None:
+        """The session's own upstream; None: the configured one."""
+        named = self.metadata.get(UPSTREAM_KEY)
+        return Upstream.model_validate(named) if named else None
 
 
 @dataclass
@@ -40,7 +54,7 @@ class AgentResponse:
     """The reply's text."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """Sent to the caller; ``usage`` and ``incomplete_details`` become fields of the response."""
-    messages: list[dict[str, Any]] | None = None
+    messages: list[ChatMessage] | None = None
     """What the turn added to the conversation after the user's message, as OpenAI chat messages;
     None: it is put together from the emitted events."""
 

@@ -51,8 +51,13 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
-class Inference(BaseModel):
-    """The upstream that a session's turns go to (AReaL's ``areal_inference``)."""
+def new_run_id() -> str:
+    """Return ``run-`` and 12 hexadecimal digits (AReaL's shape)."""
+    return f"run-{secrets.token_hex(6)}"
+
+
+class Upstream(BaseModel):
+    """Where the model calls of a session's turns go."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -64,20 +69,21 @@ class Inference(BaseModel):
     """Model to ask for; empty leaves it to the agent."""
 
 
-class InferenceFields(Body):
-    """The fields that point a turn at an upstream of its own (AReaL's names)."""
+class UpstreamFields(Body):
+    """The fields with which a client points a turn at an upstream of its own (AReaL's names)."""
 
     inf_base_url: str | None = None
     """Base URL of the inference gateway; may or may not end in ``/v1``."""
     inf_model: str | None = None
-    """Model to ask for there; alone, where the session's turns go anyway, for one turn."""
+    """Model to ask for there. Without the other two: where the session's turns go anyway, for
+    this turn."""
     session_api_key: str | None = None
     """The session's key there."""
 
-    def inference(self) -> Inference | None:
+    def upstream(self) -> Upstream | None:
         """Return the upstream that the request names, or None.
 
-        Raises: ApiError: 400 that names the missing one, when only one of the two was sent.
+        Raises: ApiError: 400 that names the missing one, when only one of URL and key was sent.
         """
         url, key = (self.inf_base_url or "").strip(), (self.session_api_key or "").strip()
         if not url and not key:
@@ -96,22 +102,32 @@ class InferenceFields(Body):
             )
         if not url.startswith(("http://", "https://")):
             raise ApiError(400, "inf_base_url must begin with http://.", param="inf_base_url")
-        return Inference(base_url=with_v1(url), api_key=key, model=(self.inf_model or "").strip())
+        return Upstream(base_url=with_v1(url), api_key=key, model=self.model_name())
+
+    def model_name(self) -> str:
+        """Return the model that the request names; empty when it names none."""
+        return (self.inf_model or "").strip()
 
 
-class TurnBody(InferenceFields):
-    """``POST /session/{key}/turn`` of a data proxy."""
+class TurnRequest(Body):
+    """One turn, as the gateway makes it of a client's request: ``POST /session/{key}/turn`` of a
+    data proxy, which keeps it until the turn is over.
+    """
 
     message: str
     """The user's message."""
-    run_id: str | None = None
-    """Name of the run; None mints one."""
+    run_id: str = Field(default_factory=new_run_id)
+    """Name of the run."""
     queue_mode: QueueMode = QueueMode.FOLLOWUP
     """What happens when the session is busy."""
     idempotency_key: str | None = None
     """A repeated one returns the first run's result."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     """For the agent, and back to the caller."""
+    upstream: Upstream | None = None
+    """Where the model calls go; None: where the session's turns went before."""
+    model: str = ""
+    """Model to ask for in this turn, wherever it goes; empty leaves it as it was."""
     background: bool = False
     """Whether the turn goes on when its caller goes away."""
     history: list[ChatMessage] | None = None
@@ -120,23 +136,6 @@ class TurnBody(InferenceFields):
     """Whether the session ends with this turn."""
     stream: bool = True
     """Whether to answer with the events as they come, or with one JSON object at the end."""
-
-
-class RunBody(Body):
-    """``POST /run`` of a worker."""
-
-    message: str
-    """The user's message."""
-    session_key: str
-    """Which conversation."""
-    run_id: str
-    """Name of the run."""
-    history: list[ChatMessage] = Field(default_factory=list)
-    """The turns before."""
-    queue_mode: QueueMode = QueueMode.FOLLOWUP
-    """How the message was queued."""
-    metadata: dict[str, Any] = Field(default_factory=dict)
-    """For the agent."""
 
 
 class ApprovalBody(Body):
@@ -186,11 +185,6 @@ class SessionBody(Body):
     """Which session."""
     addr: str | None = None
     """Only when it is this data proxy's (``/remove_session`` of the router)."""
-
-
-def new_run_id() -> str:
-    """Return ``run-`` and 12 hexadecimal digits (AReaL's shape)."""
-    return f"run-{secrets.token_hex(6)}"
 
 
 def with_v1(url: str) -> str:

@@ -25,7 +25,7 @@ from hermes_tui_common.streaming import (
 )
 from hermes_tui_services.api.config import DataProxyRole
 from hermes_tui_services.api.events import TurnEvent, TurnFailed, event_to_json
-from hermes_tui_services.api.protocol import ApprovalBody, TurnBody, check_session_key
+from hermes_tui_services.api.protocol import ApprovalBody, TurnRequest, check_session_key
 from hermes_tui_services.data_proxy.registration import Registration
 from hermes_tui_services.data_proxy.sessions import Conversations
 from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
@@ -104,7 +104,7 @@ async def _health(request: Request) -> Response:
 
 async def _turn(request: Request) -> Response:
     key = check_session_key(request.path_params["key"])
-    body = await read_body(request, TurnBody)
+    body = await read_body(request, TurnRequest)
     conversations: Conversations = request.app.state.conversations
     turn = await conversations.submit(key, body)
     if body.stream:
@@ -211,17 +211,18 @@ async def _sessions(request: Request) -> Response:
     begun = [
         turn
         for turn in conversations.in_flight()
-        if turn.session_key not in stored and turn.history is None
+        if turn.session_key not in stored and turn.request.history is None
     ]
     return JSONResponse({"data": [*map(_begun_session, begun), *rows]})
 
 
 def _begun_session(turn: Turn) -> dict[str, Any]:
+    upstream = turn.request.upstream
     return {
         "session_key": turn.session_key,
         "created_at": turn.started_at,
         "last_active_at": turn.running_since,
         "num_turns": 0,
-        "inf_base_url": turn.inference.base_url if turn.inference else None,
+        "inf_base_url": upstream.base_url if upstream else None,
         "running": True,
     }

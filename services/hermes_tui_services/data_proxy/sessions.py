@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_tui_common.errors import ApiError
+from hermes_tui_services.api.agent import UPSTREAM_KEY, AgentRequest
 from hermes_tui_services.api.events import (
     ApprovalAnswered,
     TurnCompleted,
@@ -25,8 +26,7 @@ from hermes_tui_services.api.protocol import (
     PROXY_UNAVAILABLE,
     ApprovalBody,
     ChatMessage,
-    RunBody,
-    TurnBody,
+    TurnRequest,
 )
 from hermes_tui_services.data_proxy.messages import interrupted_messages, messages_of, replayed
 from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
@@ -91,20 +91,20 @@ class Conversations:
             raise ApiError(404, f"No turn runs in session '{session_key}'.", code=NO_TURN)
         return session.running
 
-    async def submit(self, session_key: str, body: TurnBody) -> Turn:
-        """Queue a turn and return it; ``follow`` yields what becomes of it.
+    async def submit(self, session_key: str, request: TurnRequest) -> Turn:
+        """Queue a turn and return it; ``follow`` yields its events.
 
-        Raises: ApiError: 400 when the upstream is half given; 409 when the session is closing.
+        Raises: ApiError: 409 when the session is closing.
         """
-        turn = Turn.of(session_key, body)
-        if known := body.idempotency_key and await self._earlier(session_key, body.idempotency_key):
+        repeated = request.idempotency_key
+        if known := repeated and await self._earlier(session_key, repeated):
             return known
         session = self._sessions.setdefault(session_key, _Session(key=session_key))
         if session.closing:
             raise ApiError(409, "The session is being closed.", code="session_closing")
-        if session.waiting and turn.joins(session.waiting[-1]):
-            session.waiting[-1].collect(turn)
+        if session.waiting and session.waiting[-1].collects(request):
             return session.waiting[-1]
+        turn = Turn(session_key=session_key, request=request)
         session.waiting.append(turn)
         if session.task is None:
             session.task = self._spawn(self._serve(session))
@@ -209,15 +209,15 @@ class Conversations:
             finally:
                 session.running = None
                 session.last_active = time.monotonic()
-            if turn.once and not session.waiting:
+            if turn.request.once and not session.waiting:
                 await self._release(session)
                 return
         session.task = None
 
     async def _run(self, turn: Turn) -> TurnEnd:
         """Run a turn and keep it; return its last event."""
-        body = await self._prepare(turn)
-        end = await self._relay(turn, body)
+        request = await self._prepare(turn)
+        end = await self._relay(turn, request)
         if isinstance(end, TurnCompleted):
             messages = end.messages
             if messages is None:
@@ -240,36 +240,37 @@ class Conversations:
         else:
             self._sessions.pop(session.key, None)
 
-    async def _prepare(self, turn: Turn) -> RunBody:
-        """Return what the worker is asked: the message, the history, the upstream."""
-        history, inference = turn.history, turn.inference
+    async def _prepare(self, turn: Turn) -> AgentRequest:
+        """Return what the agent is asked: the message, the history, the upstream."""
+        request = turn.request
+        history, upstream = request.history, request.upstream
         if history is None:
             state = await self._store.load(turn.session_key)
             history = replayed(state.messages)
-            if inference and inference != state.inference:
-                await self._store.remember(turn.session_key, inference)
-            inference = inference or state.inference
-        metadata = dict(turn.metadata)
-        if inference:
-            named = inference.model_copy(update={"model": turn.model or inference.model})
-            metadata["areal_inference"] = named.model_dump()
-        elif turn.model:
-            metadata["inf_model"] = turn.model
-        return RunBody(
+            if upstream and upstream != state.upstream:
+                await self._store.remember(turn.session_key, upstream)
+            upstream = upstream or state.upstream
+        metadata = dict(request.metadata)
+        if upstream:
+            model = request.model or upstream.model
+            metadata[UPSTREAM_KEY] = upstream.model_copy(update={"model": model}).model_dump()
+        elif request.model:
+            metadata["inf_model"] = request.model
+        return AgentRequest(
             message=turn.message,
             session_key=turn.session_key,
             run_id=turn.run_id,
             history=history,
-            queue_mode=turn.queue_mode,
+            queue_mode=request.queue_mode,
             metadata=metadata,
         )
 
-    async def _relay(self, turn: Turn, body: RunBody) -> TurnEnd:
+    async def _relay(self, turn: Turn, request: AgentRequest) -> TurnEnd:
         """Publish the worker's events; return the last one, which is published once it is kept."""
         stopped = turn_interrupted()
         if turn.interrupted:
             return stopped
-        reader = turn.reader = asyncio.create_task(self._read(turn, body))
+        reader = turn.reader = asyncio.create_task(self._read(turn, request))
         try:
             return await reader
         except ApiError:
@@ -282,8 +283,8 @@ class Conversations:
             reader.cancel()
         return stopped
 
-    async def _read(self, turn: Turn, body: RunBody) -> TurnEnd:
-        async with aclosing(self._worker.run(body)) as events:
+    async def _read(self, turn: Turn, request: AgentRequest) -> TurnEnd:
+        async with aclosing(self._worker.run(request)) as events:
             async for event in events:
                 if isinstance(event, TurnEnd):
                     return event
@@ -299,14 +300,14 @@ class Conversations:
         *,
         interrupted: bool = False,
     ) -> None:
-        if turn.history is not None:
+        if turn.request.history is not None:
             return
         row = TurnRow(
             run_id=turn.run_id,
             messages=[{"role": "user", "content": turn.message}, *messages],
             summary=summary,
             metadata=metadata or {},
-            idempotency_keys=tuple(turn.idempotency_keys),
+            idempotency_keys=turn.idempotency_keys,
             interrupted=interrupted,
             started_at=turn.started_at,
             finished_at=time.time(),

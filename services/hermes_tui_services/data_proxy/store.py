@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hermes_tui_common.errors import StackError
-from hermes_tui_services.api.protocol import ChatMessage, Inference
+from hermes_tui_services.api.protocol import ChatMessage, Upstream
 
 T = TypeVar("T")
 
@@ -85,8 +85,8 @@ class SessionState:
 
     messages: list[ChatMessage]
     """The conversation so far."""
-    inference: Inference | None
-    """Where its turns go, when that was said once."""
+    upstream: Upstream | None
+    """Where its turns go; None when no turn has named an upstream."""
 
 
 class ConversationStore:
@@ -118,14 +118,14 @@ class ConversationStore:
         """Return a session's conversation and upstream; empty for one that is not known."""
         return await self._call(lambda: self._load(session_key))
 
-    async def remember(self, session_key: str, inference: Inference) -> None:
+    async def remember(self, session_key: str, upstream: Upstream) -> None:
         """Keep where the session's turns go."""
 
         def write(db: sqlite3.Connection) -> None:
             _add_session(db, session_key)
             db.execute(
                 "UPDATE sessions SET inference = ? WHERE session_key = ?",
-                (inference.model_dump_json(), session_key),
+                (upstream.model_dump_json(), session_key),
             )
 
         await self._write(write)
@@ -220,14 +220,14 @@ class ConversationStore:
             "SELECT inference FROM sessions WHERE session_key = ?", (session_key,)
         ).fetchone()
         if session is None:
-            return SessionState(messages=[], inference=None)
+            return SessionState(messages=[], upstream=None)
         rows = db.execute(
             "SELECT messages FROM turns WHERE session_key = ? ORDER BY turn_id", (session_key,)
         )
         messages = [message for (text,) in rows for message in json.loads(text)]
         text = session["inference"]
-        inference = Inference.model_validate_json(text) if text else None
-        return SessionState(messages=messages, inference=inference)
+        upstream = Upstream.model_validate_json(text) if text else None
+        return SessionState(messages=messages, upstream=upstream)
 
     async def _write(self, write: Callable[[sqlite3.Connection], T]) -> T:
         def transaction() -> T:

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
 
 from hermes_tui_services.api.events import (
     ApprovalAnswered,
@@ -21,11 +20,8 @@ from hermes_tui_services.api.events import (
     TurnStarted,
 )
 from hermes_tui_services.api.protocol import (
-    ChatMessage,
-    Inference,
     QueueMode,
-    TurnBody,
-    new_run_id,
+    TurnRequest,
 )
 from hermes_tui_services.data_proxy.store import TurnRow
 
@@ -35,19 +31,10 @@ class Turn:
     """A turn that waits, runs or is over. Any number of readers follow it, from its start."""
 
     session_key: str
-    run_id: str
-    messages: list[str]
-    """The user's messages; several when they were collected."""
-    metadata: dict[str, Any] = field(default_factory=dict)
-    inference: Inference | None = None
-    model: str = ""
-    """Model to ask for in this turn, wherever it goes; empty leaves it as it was."""
-    queue_mode: QueueMode = QueueMode.FOLLOWUP
-    history: list[ChatMessage] | None = None
-    """In place of the stored conversation; then nothing is stored."""
-    background: bool = False
-    once: bool = False
-    idempotency_keys: list[str] = field(default_factory=list)
+    request: TurnRequest
+    """What its sender asked for."""
+    collected: list[TurnRequest] = field(default_factory=list)
+    """Later requests whose messages this turn takes too."""
     events: list[TurnEvent] = field(default_factory=list)
     interrupted: bool = False
     """Whether somebody asked to stop it."""
@@ -59,59 +46,59 @@ class Turn:
     """Reads the worker's events while the turn runs."""
     _wakeups: set[asyncio.Event] = field(default_factory=set)
 
-    @classmethod
-    def of(cls, session_key: str, body: TurnBody) -> Turn:
-        """Return a new turn. Raises: ApiError: 400 when the upstream is half given."""
-        turn = cls(
-            session_key=session_key,
-            run_id=body.run_id or new_run_id(),
-            messages=[body.message],
-            metadata=body.metadata,
-            inference=body.inference(),
-            model=(body.inf_model or "").strip(),
-            queue_mode=body.queue_mode,
-            history=body.history,
-            background=body.background,
-            once=body.once,
-            idempotency_keys=[body.idempotency_key] if body.idempotency_key else [],
-        )
-        turn.publish(TurnStarted(run_id=turn.run_id))
-        return turn
+    def __post_init__(self) -> None:
+        self.publish(TurnStarted(run_id=self.run_id))
 
     @classmethod
     def stored(cls, session_key: str, row: TurnRow) -> Turn:
-        """Return a turn that is over, as its events would have told it."""
-        turn = cls(session_key=session_key, run_id=row.run_id, messages=[])
-        turn.publish(TurnStarted(run_id=row.run_id))
+        """Return a turn that is over; its events are made from what is stored."""
+        request = TurnRequest(message=row.messages[0]["content"], run_id=row.run_id)
+        turn = cls(session_key=session_key, request=request)
         for event in _events_of(row):
             turn.publish(event)
         return turn
 
     @property
+    def run_id(self) -> str:
+        """The run's name."""
+        return self.request.run_id
+
+    @property
     def message(self) -> str:
-        """What the agent is asked."""
-        return "\n\n".join(self.messages)
+        """The message for the agent: the sender's, then the collected ones."""
+        return "\n\n".join(request.message for request in (self.request, *self.collected))
+
+    @property
+    def idempotency_keys(self) -> tuple[str, ...]:
+        """The keys of all requests that this turn answers."""
+        requests = (self.request, *self.collected)
+        return tuple(r.idempotency_key for r in requests if r.idempotency_key)
+
+    @property
+    def background(self) -> bool:
+        """Whether it goes on when all its readers leave."""
+        return any(request.background for request in (self.request, *self.collected))
 
     @property
     def over(self) -> bool:
         """Whether its last event is there."""
         return bool(self.events) and isinstance(self.events[-1], TurnEnd)
 
-    def joins(self, other: Turn) -> bool:
-        """Return whether the other turn, which waits, can take this one's message."""
-        return (
-            self.queue_mode is other.queue_mode is QueueMode.COLLECT
-            and self.history is other.history is None
-            and self.metadata == other.metadata
-            and self.inference in (None, other.inference)
-            and self.model in ("", other.model)
+    def collects(self, request: TurnRequest) -> bool:
+        """Take the message of another request if this turn, which waits, can answer both; return
+        whether it did. The readers of that request follow this turn.
+        """
+        own = self.request
+        fits = (
+            own.queue_mode is request.queue_mode is QueueMode.COLLECT
+            and own.history is request.history is None
+            and own.metadata == request.metadata
+            and request.upstream in (None, own.upstream)
+            and request.model in ("", own.model)
         )
-
-    def collect(self, other: Turn) -> None:
-        """Take the message of another turn; its readers follow this one."""
-        self.messages += other.messages
-        self.idempotency_keys += other.idempotency_keys
-        self.background = self.background or other.background
+        if fits:
+            self.collected.append(request)
+        return fits
 
     def publish(self, event: TurnEvent) -> None:
         """Add an event."""

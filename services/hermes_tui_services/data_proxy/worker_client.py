@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import asdict
 
 import httpx
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import api_error_from, iter_sse
 from hermes_tui_common.streaming import CALL_TIMEOUT_S, cause_of
+from hermes_tui_services.api.agent import AgentRequest
 from hermes_tui_services.api.events import TurnEvent, event_from_json
 from hermes_tui_services.api.protocol import (
     WORKER_UNAVAILABLE,
     ApprovalBody,
-    RunBody,
     path_key,
 )
 
@@ -33,7 +34,7 @@ class WorkerLink:
         self._client = client
         self._url = url.rstrip("/")
 
-    async def run(self, body: RunBody) -> AsyncGenerator[TurnEvent, None]:
+    async def run(self, request: AgentRequest) -> AsyncGenerator[TurnEvent, None]:
         """Run a turn and yield its events to the last.
 
         Raises: ApiError: 503 ``worker_unavailable`` when the worker is down and nothing has begun;
@@ -42,7 +43,7 @@ class WorkerLink:
         begun = False
         try:
             async with self._client.stream(
-                "POST", f"{self._url}/run", json=body.model_dump()
+                "POST", f"{self._url}/run", json=asdict(request)
             ) as answer:
                 begun = True
                 if answer.status_code != 200:

@@ -24,7 +24,7 @@ from hermes_tui_services.api.protocol import (
     WORKER_UNAVAILABLE,
     RouteBody,
     SessionBody,
-    TurnBody,
+    TurnRequest,
     path_key,
 )
 
@@ -60,7 +60,7 @@ class Chain:
         self._arrivals = KeyedLocks()
         self._known: dict[str, str] = {}
 
-    async def turn(self, session_key: str, body: TurnBody) -> AsyncGenerator[TurnEvent, None]:
+    async def turn(self, session_key: str, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
         """Run a turn and yield its events: first TurnStarted, last a TurnEnd.
 
         Turns of a session are accepted in the order in which they came here.
@@ -73,7 +73,7 @@ class Chain:
         while True:
             begun = False
             try:
-                async with aclosing(self._attempt(session_key, body, addr)) as events:
+                async with aclosing(self._attempt(session_key, request, addr)) as events:
                     async for event in events:
                         if isinstance(event, TurnFailed) and not begun:
                             _raise_if_unavailable(event)
@@ -93,7 +93,7 @@ class Chain:
             await asyncio.sleep(RETRY_EVERY_S)
 
     async def _attempt(
-        self, session_key: str, body: TurnBody, tried: list[str]
+        self, session_key: str, request: TurnRequest, tried: list[str]
     ) -> AsyncGenerator[TurnEvent, None]:
         """Send a turn once and yield its events; ``tried`` holds the last data proxy that failed.
 
@@ -103,7 +103,7 @@ class Chain:
             async with self._arrivals.hold(session_key):
                 addr = await self._where(session_key, avoid=tried[-1] if tried else None)
                 tried[:] = [addr]
-                sent = body.model_dump(exclude_defaults=True)
+                sent = request.model_dump(exclude_defaults=True)
                 events = await self._open(stack, "POST", addr, session_key, "turn", sent)
                 first = await anext(events, None)
             if first is None:

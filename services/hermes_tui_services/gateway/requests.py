@@ -10,23 +10,24 @@ from pydantic import Field, model_validator
 from starlette.requests import Request
 
 from hermes_tui_common.errors import ApiError
+from hermes_tui_services.api.agent import UPSTREAM_KEY
 from hermes_tui_services.api.protocol import (
     SESSION_KEY_HEADERS,
     Body,
     ChatMessage,
-    InferenceFields,
-    TurnBody,
+    TurnRequest,
+    UpstreamFields,
     check_session_key,
 )
 
-_RESERVED = ("areal_inference", "inf_model", "instructions", "sampling", "tools")
+_RESERVED = (UPSTREAM_KEY, "inf_model", "instructions", "sampling", "tools")
 """Names in a turn's metadata that the service sets itself."""
 
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-class _OpenAIBody(InferenceFields):
+class _OpenAIBody(UpstreamFields):
     """A body in which null asks for the default, as it does at OpenAI."""
 
     @model_validator(mode="before")
@@ -61,7 +62,7 @@ class ResponsesBody(_OpenAIBody):
     max_output_tokens: int | None = Field(None, ge=1)
     """Tokens that one model call of this turn may sample."""
 
-    def turn(self, idempotency_key: str | None = None) -> TurnBody:
+    def turn(self, idempotency_key: str | None = None) -> TurnRequest:
         """Return the turn. Raises: ApiError: 400 that names the field."""
         message, system = _input_text(self.input)
         sampling = {
@@ -69,7 +70,7 @@ class ResponsesBody(_OpenAIBody):
             "top_p": self.top_p,
             "max_tokens": self.max_output_tokens,
         }
-        return turn_body(
+        return turn_request(
             self,
             message=message,
             metadata=self.metadata,
@@ -117,7 +118,7 @@ class ChatBody(_OpenAIBody):
     n: int = Field(1, ge=1, le=1)
     """How many answers; a turn has one."""
 
-    def turn(self, *, once: bool) -> TurnBody:
+    def turn(self, *, once: bool) -> TurnRequest:
         """Return the turn. Raises: ApiError: 400 that names the field."""
         rows = [_row(row, f"messages.{index}") for index, row in enumerate(self.messages)]
         if self.stream_options and not self.stream:
@@ -139,7 +140,7 @@ class ChatBody(_OpenAIBody):
             "seed": self.seed,
             "stop": self.stop,
         }
-        return turn_body(
+        return turn_request(
             self,
             message=rows[-1]["content"],
             metadata=self.metadata,
@@ -159,8 +160,8 @@ def _row(message: ChatMessage, where: str) -> ChatMessage:
     return {**message, "content": _text(message.get("content"), where)}
 
 
-def turn_body(
-    fields: InferenceFields,
+def turn_request(
+    fields: UpstreamFields,
     *,
     message: str,
     metadata: dict[str, Any],
@@ -168,7 +169,7 @@ def turn_body(
     tools: list[dict[str, Any]] | None = None,
     sampling: dict[str, Any] | None = None,
     **more: Any,
-) -> TurnBody:
+) -> TurnRequest:
     """Return a turn for the data proxy.
 
     Raises: ApiError: 400 that names the field: no text, half an upstream, a reserved name.
@@ -181,19 +182,17 @@ def turn_body(
     background = metadata.get("background", False)
     if not isinstance(background, bool):
         raise ApiError(400, "metadata.background must be true or false.", param="metadata")
-    fields.inference()
     added = {
         "instructions": "\n\n".join(filter(None, instructions or ())),
         "tools": tools,
         "sampling": {name: v for name, v in (sampling or {}).items() if v is not None},
     }
-    return TurnBody(
+    return TurnRequest(
         message=message,
         metadata={**metadata, **{name: value for name, value in added.items() if value}},
         background=background,
-        inf_base_url=fields.inf_base_url,
-        inf_model=fields.inf_model,
-        session_api_key=fields.session_api_key,
+        upstream=fields.upstream(),
+        model=fields.model_name(),
         **more,
     )
 

@@ -28,19 +28,19 @@ from hermes_tui_services.api.events import (
     approval_to_json,
 )
 from hermes_tui_services.api.protocol import (
-    InferenceFields,
     QueueMode,
+    UpstreamFields,
     check_session_key,
 )
 from hermes_tui_services.gateway.data_proxies import Chain
-from hermes_tui_services.gateway.requests import turn_body
+from hermes_tui_services.gateway.requests import turn_request
 
 logger = logging.getLogger(__name__)
 
 _METHODS = ("agent",)
 
 
-class AgentParams(InferenceFields):
+class AgentParams(UpstreamFields):
     """``params`` of a ``req`` frame with the method ``agent``; AReaL's names."""
 
     message: str
@@ -89,7 +89,7 @@ class FrameSocket:
             request_id = frame["id"]
             params = _params(frame)
             key = check_session_key(params.sessionKey)
-            body = turn_body(
+            body = turn_request(
                 params,
                 message=params.message,
                 metadata=params.metadata,

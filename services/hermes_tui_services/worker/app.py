@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -34,7 +34,7 @@ from hermes_tui_services.api.events import (
     event_to_json,
     turn_interrupted,
 )
-from hermes_tui_services.api.protocol import ApprovalBody, RunBody
+from hermes_tui_services.api.protocol import ApprovalBody
 from hermes_tui_services.worker.agent_loader import load_agent
 from hermes_tui_services.worker.emitter import StreamEmitter
 
@@ -66,15 +66,14 @@ class _Worker:
     runs: dict[str, list[_Run]] = field(default_factory=dict)
     locks: KeyedLocks = field(default_factory=KeyedLocks)
 
-    def start(self, body: RunBody) -> _Run:
+    def start(self, request: AgentRequest) -> _Run:
         """Start a turn in a task of its own."""
-        request = AgentRequest(**body.model_dump())
-        instructions = body.metadata.get("instructions")
+        instructions = request.metadata.get("instructions")
         if instructions and not getattr(self.agent, "takes_instructions", False):
-            request.message = f"{instructions}\n{body.message}"
+            request = replace(request, message=f"{instructions}\n{request.message}")
         run = _Run(request=request, emitter=StreamEmitter())
-        self.runs.setdefault(body.session_key, []).append(run)
-        run.task = asyncio.create_task(self._run(run), name=body.run_id)
+        self.runs.setdefault(request.session_key, []).append(run)
+        run.task = asyncio.create_task(self._run(run), name=request.run_id)
         return run
 
     async def _run(self, run: _Run) -> None:
@@ -187,7 +186,7 @@ async def _health(request: Request) -> Response:
 
 
 async def _run(request: Request) -> Response:
-    body = await read_body(request, RunBody)
+    body = await read_body(request, AgentRequest)
     worker: _Worker = request.app.state.worker
     return LiveResponse(_stream(worker, worker.start(body)))
 

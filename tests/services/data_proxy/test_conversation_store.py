@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from hermes_tui_common.errors import StackError
-from hermes_tui_services.api.protocol import Inference
+from hermes_tui_services.api.protocol import Upstream
 from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
 
-INFERENCE = Inference(base_url="http://gw/v1", api_key="sk-sess-secret", model="m")
+UPSTREAM = Upstream(base_url="http://gw/v1", api_key="sk-sess-secret", model="m")
 
 
 def turn(text: str, run_id: str = "run-1", *keys: str, interrupted: bool = False) -> TurnRow:
@@ -110,13 +110,13 @@ async def test_what_was_written_survives_without_a_close(path: Path) -> None:
 
 
 async def test_the_upstream_is_kept_and_replaced(store: ConversationStore) -> None:
-    assert (await store.load("s")).inference is None
-    await store.remember("s", INFERENCE)
-    assert (await store.load("s")).inference == INFERENCE
-    newer = INFERENCE.model_copy(update={"api_key": "sk-sess-other"})
+    assert (await store.load("s")).upstream is None
+    await store.remember("s", UPSTREAM)
+    assert (await store.load("s")).upstream == UPSTREAM
+    newer = UPSTREAM.model_copy(update={"api_key": "sk-sess-other"})
     await store.remember("s", newer)
     await store.append("s", turn("hi"))
-    assert (await store.load("s")).inference == newer
+    assert (await store.load("s")).upstream == newer
     rows = await store.sessions()
     assert [(row["session_key"], row["num_turns"], row["inf_base_url"]) for row in rows] == [
         ("s", 1, "http://gw/v1")
@@ -125,14 +125,14 @@ async def test_the_upstream_is_kept_and_replaced(store: ConversationStore) -> No
 
 
 async def test_forgetting_takes_everything(store: ConversationStore) -> None:
-    await store.remember("s", INFERENCE)
+    await store.remember("s", UPSTREAM)
     await store.append("s", turn("hi", "run-1", "key"))
     await store.append("t", turn("stays"))
     assert await store.forget("s") is True
     assert await store.forget("s") is False
     assert await store.turns("s") is None
     assert await store.find("s", "key") is None
-    assert (await store.load("s")).inference is None
+    assert (await store.load("s")).upstream is None
     assert len(await store.turns("t") or ()) == 1
 
 

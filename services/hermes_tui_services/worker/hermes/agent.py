@@ -37,7 +37,7 @@ from hermes_tui_services.api.events import (
     ToolReturned,
     TurnEvent,
 )
-from hermes_tui_services.api.protocol import Inference
+from hermes_tui_services.api.protocol import Upstream
 from hermes_tui_services.worker.approvals import COMMAND_CHOICES, Questions
 from hermes_tui_services.worker.hermes import home as hermes_home
 from hermes_tui_services.worker.hermes.results import counters, response_of, usage_since
@@ -216,7 +216,7 @@ class HermesSession:
         self._push: Callable[[TurnEvent], None] = lambda event: None
         self._interrupted = threading.Event()
 
-    def turn(self, request: AgentRequest, upstream: Inference, emitter: EventEmitter) -> Any:
+    def turn(self, request: AgentRequest, upstream: Upstream, emitter: EventEmitter) -> Any:
         """Answer one message; blocks its thread. Raises: TurnInterrupted, ApiError."""
         self._push = emitter.push
         agent = self._agent = self._agent or self._create(upstream)
@@ -265,7 +265,7 @@ class HermesSession:
         if self._agent is not None:
             self._agent.close()
 
-    def _create(self, upstream: Inference) -> Any:
+    def _create(self, upstream: Upstream) -> Any:
         settings = self._config.agent
         self.workdir.mkdir(parents=True, exist_ok=True, mode=0o700)
         agent = self._hermes.AIAgent(
@@ -299,7 +299,7 @@ class HermesSession:
         self._hermes.approval.register_gateway_notify(self.session_id, self._on_command)
         return agent
 
-    def _point_at(self, agent: Any, upstream: Inference) -> None:
+    def _point_at(self, agent: Any, upstream: Upstream) -> None:
         """Send the turn's calls to its upstream; each call makes its client from these."""
         url, key = upstream.base_url, upstream.api_key
         with agent._openai_client_lock():
@@ -447,15 +447,15 @@ class HermesAgent:
         await asyncio.gather(*map(self.close_session, list(self._sessions)))
         self._threads.shutdown(wait=False)
 
-    def _upstream(self, request: AgentRequest) -> Inference:
+    def _upstream(self, request: AgentRequest) -> Upstream:
+        upstream = request.upstream or self._configured_upstream()
+        asked = str(request.metadata.get("inf_model") or "")
+        model = upstream.model or asked or self._config.upstream.model or FALLBACK_MODEL
+        return upstream.model_copy(update={"model": model})
+
+    def _configured_upstream(self) -> Upstream:
         fallback = self._config.upstream
-        if named := request.metadata.get("areal_inference"):
-            upstream = Inference.model_validate(named)
-        elif fallback.base_url:
-            # OpenAI's client refuses an empty key; a server without keys ignores this one.
-            key = fallback.api_key.get_secret_value() or "none"
-            upstream = Inference(base_url=fallback.base_url.rstrip("/"), api_key=key)
-        else:
+        if not fallback.base_url:
             raise ApiError(
                 400,
                 "No model to ask: send inf_base_url and session_api_key with the turn, or set "
@@ -463,9 +463,9 @@ class HermesAgent:
                 code="no_upstream",
                 param="inf_base_url",
             )
-        asked = str(request.metadata.get("inf_model") or "")
-        model = upstream.model or asked or fallback.model or FALLBACK_MODEL
-        return upstream.model_copy(update={"model": model})
+        # OpenAI's client refuses an empty key; a server without keys ignores this one.
+        key = fallback.api_key.get_secret_value() or "none"
+        return Upstream(base_url=fallback.base_url.rstrip("/"), api_key=key)
 
     def _new_session(self, key: str) -> HermesSession:
         return HermesSession(key, self._hermes, self._config, self._questions)
@@ -484,7 +484,7 @@ class HermesAgent:
     def _warm_up(self) -> None:
         """Create an agent and drop it: the first one imports for a second."""
         session = self._new_session(f"warm-up-{os.getpid()}")
-        nowhere = Inference(base_url="http://127.0.0.1:9/v1", api_key="none", model="none")
+        nowhere = Upstream(base_url="http://127.0.0.1:9/v1", api_key="none", model="none")
         agent = session._create(nowhere)
         session._agent = agent
         session.close()
