@@ -104,12 +104,12 @@ async def _new_session(invocation: Invocation, model: str | None) -> _Route:
         return _Route(model=model)
     async with InferenceClient(gateway.url, gateway.key) as client:
         answer = await client.start_session(_TASK_ID)
-    click.echo(f"Session API key (for `hermes-tui reward --api-key`): {answer['api_key']}")
+    click.echo(f"Session API key (for `hermes-tui reward --api-key`): {answer.api_key}")
     return _Route(
         base_url=gateway.url,
-        session_key=answer["api_key"],
+        session_key=answer.api_key,
         model=model,
-        session_id=answer["session_id"],
+        session_id=answer.session_id,
     )
 
 

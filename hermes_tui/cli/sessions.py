@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 import math
 import time
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from hermes_tui.cli.connect import inference_gateway, run_async
 from hermes_tui.cli.overrides import Invocation, WordsCommand, WordsGroup
+
+if TYPE_CHECKING:
+    from hermes_tui_training.api.types import Session
+    from hermes_tui_training.api.wire import (
+        EndedSession,
+        EpisodeRecord,
+        RewardAnswer,
+        StartedSessions,
+    )
 
 _gateway = click.argument("gateway_url", required=False)
 _admin_key = click.option(
@@ -57,14 +67,14 @@ def start(
     answer, url = run_async(
         _start(invocation, gateway_url, admin_key, task_id, api_key, group_size)
     )
-    for row in answer["sessions"]:
-        click.echo(f"Session ID : {row['session_id']}")
-        click.echo(f"API Key    : {row['session_api_key']}")
-    key = answer["sessions"][0]["session_api_key"]
+    for row in answer.sessions:
+        click.echo(f"Session ID : {row.session_id}")
+        click.echo(f"API Key    : {row.session_api_key}")
+    key = answer.api_key
     click.echo(f"\nTalk under it:  hermes-tui chat --session-api-key {key} --inf-base-url {url}")
     click.echo(f"Then judge it:  hermes-tui reward {url} --api-key {key} --reward 1.0")
     click.echo(f"SESSION_API_KEY={key}", err=True)
-    click.echo(f"SESSION_ID={answer['sessions'][0]['session_id']}", err=True)
+    click.echo(f"SESSION_ID={answer.session_id}", err=True)
 
 
 async def _start(
@@ -74,7 +84,7 @@ async def _start(
     task_id: str,
     api_key: str | None,
     group_size: int,
-) -> tuple[dict[str, Any], str]:
+) -> tuple[StartedSessions, str]:
     from hermes_tui_training.api.client import InferenceClient
 
     gateway = await inference_gateway(invocation, url, admin_key)
@@ -96,7 +106,7 @@ def end(
     Its key works no longer, and its open episode is closed.
     """
 
-    async def call() -> dict[str, Any]:
+    async def call() -> EndedSession:
         from hermes_tui_training.api.client import InferenceClient
 
         gateway = await inference_gateway(invocation, gateway_url, admin_key)
@@ -104,7 +114,7 @@ def end(
             return await client.end_session(session_id)
 
     answer = run_async(call())
-    click.echo(f"ended {session_id}: {answer['interaction_count']} completions recorded")
+    click.echo(f"ended {session_id}: {answer.interaction_count} completions recorded")
 
 
 @session.command(name="list")
@@ -117,7 +127,7 @@ def list_(
 ) -> None:
     """List the sessions, the newest last."""
 
-    async def call() -> list[dict[str, Any]]:
+    async def call() -> list[Session]:
         from hermes_tui_training.api.client import InferenceClient
 
         gateway = await inference_gateway(invocation, gateway_url, admin_key)
@@ -126,15 +136,15 @@ def list_(
 
     rows = run_async(call())
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
     from hermes_tui.core.sanitize import one_line
 
     click.echo(f"{'SESSION':<30}{'STARTED':<21}{'STATE':<8}TASK")
     for row in rows:
-        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["created_at"]))
-        state = "ended" if row["ended_at"] else "open"
-        click.echo(f"{row['session_id']:<30}{started:<21}{state:<8}{one_line(row['task_id'])}")
+        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at))
+        state = "ended" if row.ended_at else "open"
+        click.echo(f"{row.session_id:<30}{started:<21}{state:<8}{one_line(row.task_id)}")
 
 
 @session.command()
@@ -152,42 +162,43 @@ def show(
 ) -> None:
     """Show a session's episodes and what was said in them."""
 
-    async def call() -> list[dict[str, Any]]:
+    async def call() -> list[EpisodeRecord]:
         from hermes_tui_training.api.client import InferenceClient
 
         gateway = await inference_gateway(invocation, gateway_url, admin_key)
         async with InferenceClient(gateway.url, gateway.key) as client:
             rows = await client.episodes(session_id=session_id, limit=1000)
-            return [await client.episode(row["episode_id"]) for row in rows]
+            return [await client.episode(row.episode_id) for row in rows]
 
     episodes = run_async(call())
     if as_json:
-        click.echo(json.dumps(episodes, indent=2))
+        told = [episode.model_dump(mode="json", exclude_unset=True) for episode in episodes]
+        click.echo(json.dumps(told, indent=2))
         return
     for episode in episodes:
         _print_episode(episode)
 
 
-def _print_episode(episode: dict[str, Any]) -> None:
+def _print_episode(episode: EpisodeRecord) -> None:
     from hermes_tui.core.sanitize import one_line
 
-    reward = "no reward" if episode["reward"] is None else f"reward {episode['reward']:+.2f}"
-    step = f" · step {episode['step']}" if episode["step"] is not None else ""
-    dropped = f" · {episode['dropped_reason']}" if episode["dropped_reason"] else ""
-    head = f"{episode['episode_id']} · {episode['state']} · {reward}{step}{dropped}"
+    reward = "no reward" if episode.reward is None else f"reward {episode.reward:+.2f}"
+    step = f" · step {episode.step}" if episode.step is not None else ""
+    dropped = f" · {episode.dropped_reason}" if episode.dropped_reason else ""
+    head = f"{episode.episode_id} · {episode.state} · {reward}{step}{dropped}"
     click.echo(one_line(head))
-    for completion in episode["completions"]:
-        asked = [m for m in completion["request_messages"] if m["role"] == "user"]
-        said = completion["message"] or {}
-        logprobs = completion["logprobs"]
+    for completion in episode.completions:
+        asked = [m for m in completion.request_messages if m["role"] == "user"]
+        said = completion.message or {}
+        logprobs = completion.logprobs
         mean = f", mean logprob {sum(logprobs) / len(logprobs):.3f}" if logprobs else ""
-        why = completion["untrainable_reason"]
+        why = completion.untrainable_reason
         untrained = f", not trainable: {why}" if why else ""
         if asked:
             _echo("  user       ", str(asked[-1]["content"]))
         _echo("  assistant  ", str(said.get("content") or ""))
-        about = f"{completion['completion_id']}, {len(logprobs)} tokens{mean}"
-        _echo("             ", f"{about}, {completion['finish_reason']}{untrained}")
+        about = f"{completion.completion_id}, {len(logprobs)} tokens{mean}"
+        _echo("             ", f"{about}, {completion.finish_reason}{untrained}")
 
 
 def _echo(head: str, text: str) -> None:
@@ -227,7 +238,7 @@ def reward(
     if not math.isfinite(value):
         raise click.BadParameter("a reward is a finite number", param_hint="--reward")
 
-    async def call() -> dict[str, Any]:
+    async def call() -> RewardAnswer:
         from hermes_tui_training.api.client import InferenceClient
 
         gateway = await inference_gateway(invocation, gateway_url, api_key)
@@ -236,8 +247,8 @@ def reward(
 
     answer = run_async(call())
     click.echo(
-        f"Reward {answer['reward']} applied to {answer['episode_id']} "
-        f"({answer['interaction_count']} completions)"
+        f"Reward {answer.reward} applied to {answer.episode_id} "
+        f"({answer.interaction_count} completions)"
     )
-    if answer.get("warning"):
-        click.echo(f"warning: {answer['warning']}", err=True)
+    if answer.warning:
+        click.echo(f"warning: {answer.warning}", err=True)

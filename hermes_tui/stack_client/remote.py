@@ -7,6 +7,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +38,7 @@ from hermes_tui_common.errors import RefusedError, ServiceError
 from hermes_tui_services.api.client import AgentClient, PastTurn
 from hermes_tui_services.api.events import TurnEvent
 from hermes_tui_training.api.client import InferenceClient
+from hermes_tui_training.api.wire import EpisodeRecord, EpisodeSummary
 
 Client = TypeVar("Client")
 
@@ -155,7 +157,7 @@ class RemoteBackend:
         """Return all sessions."""
         if self._inference is None:
             return await self._plain_sessions()
-        return [SessionRow.from_wire(row) for row in await self._inference.sessions()]
+        return [SessionRow.from_wire(asdict(row)) for row in await self._inference.sessions()]
 
     async def _plain_sessions(self) -> list[SessionRow]:
         """Return the agent service's conversations, oldest first."""
@@ -180,12 +182,12 @@ class RemoteBackend:
             self._unspoken[session_id] = row
             return row
         answer = await self._inference.start_session(task_id)
-        session_id = str(answer["session_id"])
-        self._session_keys[session_id] = SecretStr(answer["api_key"])
+        session_id = answer.session_id
+        self._session_keys[session_id] = SecretStr(answer.api_key)
         return SessionRow(
             session_id=session_id,
             task_id=task_id,
-            group_id=str(answer["group_id"]),
+            group_id=answer.group_id,
             created_at=time.time(),
         )
 
@@ -195,14 +197,14 @@ class RemoteBackend:
             return [await self.start_session(task_id) for _ in range(size)]
         answer = await self._inference.start_session(task_id, group_size=size)
         rows: list[SessionRow] = []
-        for sibling in answer["sessions"]:
-            session_id = str(sibling["session_id"])
-            self._session_keys[session_id] = SecretStr(sibling["session_api_key"])
+        for sibling in answer.sessions:
+            session_id = sibling.session_id
+            self._session_keys[session_id] = SecretStr(sibling.session_api_key)
             rows.append(
                 SessionRow(
                     session_id=session_id,
                     task_id=task_id,
-                    group_id=str(answer["group_id"]),
+                    group_id=answer.group_id,
                     created_at=time.time(),
                 )
             )
@@ -262,24 +264,24 @@ class RemoteBackend:
 
     async def episodes(self, session_id: str | None = None) -> list[EpisodeRow]:
         """Return episodes, oldest first."""
-        rows: list[dict[str, Any]] = []
+        rows: list[EpisodeSummary] = []
         while True:
-            after = str(rows[-1]["episode_id"]) if rows else None
+            after = rows[-1].episode_id if rows else None
             page = await self._trainer.episodes(session_id=session_id, after=after, limit=PAGE)
             rows += page
             if len(page) < PAGE:
-                return [EpisodeRow.from_wire(row) for row in rows]
+                return [EpisodeRow.from_wire(row.model_dump()) for row in rows]
 
     async def episode(self, episode_id: str) -> EpisodeDetail:
         """Return one episode with its completions."""
-        row = await self._trainer.episode(episode_id)
+        record = await self._trainer.episode(episode_id)
         # Thousands of tokens become objects: not in the loop that draws.
-        return await asyncio.to_thread(EpisodeDetail.from_wire, row)
+        return await asyncio.to_thread(lambda: EpisodeDetail.from_wire(record.model_dump()))
 
     async def export(self, episode_id: str, path: Path) -> int:
         """Write an episode as JSON Lines, a row per token sequence."""
-        row = await self._trainer.episode(episode_id)
-        return await asyncio.to_thread(_write_episode, row, path)
+        record = await self._trainer.episode(episode_id)
+        return await asyncio.to_thread(_write_episode, record, path)
 
     async def set_reward(self, episode_id: str, reward: float) -> None:
         """Judge an episode."""
@@ -291,11 +293,12 @@ class RemoteBackend:
 
     async def steps(self, after: int) -> list[StepRow]:
         """Return the steps after a number."""
-        return [StepRow.from_wire(row) for row in await self._trainer.steps(after=after)]
+        rows = await self._trainer.steps(after=after)
+        return [StepRow.from_wire(row.model_dump(exclude_unset=True)) for row in rows]
 
     async def trainer(self) -> TrainerRow:
         """Return what the trainer does now."""
-        return TrainerRow.from_wire(await self._trainer.status())
+        return TrainerRow.from_wire((await self._trainer.status()).model_dump())
 
     async def pause_training(self, paused: bool) -> None:
         """Hold training, or let it go on."""
@@ -306,7 +309,7 @@ class RemoteBackend:
 
     async def canaries(self) -> list[CanaryRow]:
         """Return what the two newest versions that answered said to the canary's questions."""
-        return [CanaryRow.from_wire(row) for row in await self._trainer.canaries()]
+        return [CanaryRow.from_wire(asdict(row)) for row in await self._trainer.canaries()]
 
     async def roll_back(self, policy_version: int) -> None:
         """Make a kept version's weights current again, under a new number."""
@@ -333,11 +336,11 @@ def _present(client: Client | None, what: str) -> Client:
     return client
 
 
-def _write_episode(row: Mapping[str, Any], path: Path) -> int:
-    from hermes_tui_training.exports import jsonl, rows, sources
+def _write_episode(record: EpisodeRecord, path: Path) -> int:
+    from hermes_tui_training.exports import jsonl, rows
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = list(jsonl.convert([sources.episode_from_json(row)], rows.ExportOptions()))
+    written = list(jsonl.convert([record.to_episode()], rows.ExportOptions()))
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in written)
     path.write_text(text, encoding="utf-8")
     return len(written)

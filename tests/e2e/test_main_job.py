@@ -73,39 +73,39 @@ async def test_a_conversation_a_score_and_new_weights(
         AgentClient(ready["agent_gateway"], keys["agent_admin_key"]) as hermes,
     ):
         session = await trainer.start_session("greet")
-        before = (await trainer.status())["policy_version"]
+        before = (await trainer.status()).policy_version
         updates = [
             update
             async for update in hermes.turn(
                 "Greet Ada in one short sentence.",
                 session_key="e2e",
                 inf_base_url=gateway,
-                session_api_key=session["api_key"],
+                session_api_key=session.api_key,
             )
         ]
         assert sum(isinstance(update, TextArrived) for update in updates) > 1
-        (row,) = await trainer.episodes(session_id=session["session_id"])
-        episode = await trainer.episode(row["episode_id"])
-        completion = episode["completions"][0]
-        assert len(completion["token_ids"]) == len(completion["logprobs"]) > 0
-        assert set(completion["policy_versions"]) == {before}
+        (row,) = await trainer.episodes(session_id=session.session_id)
+        episode = await trainer.episode(row.episode_id)
+        completion = episode.completions[0]
+        assert len(completion.token_ids) == len(completion.logprobs) > 0
+        assert set(completion.policy_versions) == {before}
 
-        await trainer.set_reward(1.0, episode_id=row["episode_id"])
+        await trainer.set_reward(1.0, episode_id=row.episode_id)
         async for event in trainer.events(after=0):
             if event.kind == "version.published":
                 break
         status = await trainer.status()
-        assert status["policy_version"] == before + 1
+        assert status.policy_version == before + 1
         (step,) = await trainer.steps()
-        assert step["episode_ids"] == [row["episode_id"]]
-        assert step["grad_norm"] > 0
-        assert step["logprob_after"] > step["logprob_before"]
+        assert step.episode_ids == (row.episode_id,)
+        assert step.grad_norm > 0
+        assert step.logprob_after > step.logprob_before
         answer = await trainer.chat(
-            session["api_key"], [{"role": "user", "content": "Hello."}], max_tokens=4
+            session.api_key, [{"role": "user", "content": "Hello."}], max_tokens=4
         )
         assert answer["usage"]["completion_tokens"] > 0
-        newest = (await trainer.episodes(session_id=session["session_id"]))[-1]
-        assert newest["policy_version_max"] == before + 1
+        newest = (await trainer.episodes(session_id=session.session_id))[-1]
+        assert newest.policy_version_max == before + 1
 
 
 def test_learner_is_a_process_of_its_own(served: Served) -> None:

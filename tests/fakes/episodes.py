@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes_tui_training.api.types import Completion, Episode
+from hermes_tui_training.api.types import Completion, Episode, RewardEntry
 
 
 def make_completion(
@@ -44,7 +44,9 @@ def make_episode(
     whole: bool = True,
 ) -> Episode:
     """Return a scored episode; ``whole`` tells whether its reward was given without an id."""
-    log = ({"reward": reward, "interaction_id": None, "at": 1.0},) if whole else ()
+    log = ()
+    if reward is not None and whole:
+        log = (RewardEntry(reward=reward, interaction_id=None, at=1.0),)
     return Episode(
         episode_id=episode_id,
         session_id="sess-1",
@@ -52,7 +54,7 @@ def make_episode(
         task_id=task_id,
         state="scored",
         reward=reward,
-        reward_log=log if reward is not None else (),
+        reward_log=log,
         scored_at=1.0,
         created_at=0.0,
         completions=completions,

@@ -7,7 +7,6 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -27,6 +26,8 @@ from hermes_tui_services.api.events import (
     ToolReturned,
 )
 from hermes_tui_training.api.client import InferenceClient
+from hermes_tui_training.api.types import Session
+from hermes_tui_training.api.wire import CompletionRecord, EpisodeRecord
 
 each_text = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 
@@ -111,35 +112,46 @@ def stack_of(text: str) -> StackStatus:
     )
 
 
-def episode_of(text: str) -> dict[str, Any]:
-    """Return an episode as the inference gateway tells it."""
-    completion = {
-        "completion_id": "chatcmpl-1",
-        "request_messages": [{"role": "user", "content": text}],
-        "message": {"role": "assistant", "content": text},
-        "logprobs": [-1.0],
-        "finish_reason": text,
-        "untrainable_reason": text,
-    }
-    return {
-        "episode_id": "ep-1",
-        "state": "dropped",
-        "reward": None,
-        "step": None,
-        "dropped_reason": text,
-        "completions": [completion],
-    }
+def episode_of(text: str) -> EpisodeRecord:
+    """Return an episode whose texts are all hostile."""
+    completion = CompletionRecord(
+        completion_id="chatcmpl-1",
+        episode_id="ep-1",
+        turn_index=0,
+        created_at=1.0,
+        prompt_token_ids=(1,),
+        token_ids=(2,),
+        logprobs=(-1.0,),
+        policy_versions=(0,),
+        finish_reason=text,
+        request_messages=({"role": "user", "content": text},),
+        message={"role": "assistant", "content": text},
+        trainable=False,
+        untrainable_reason="truncated",
+        error=text,
+    )
+    return EpisodeRecord(
+        episode_id="ep-1",
+        session_id="s-1",
+        group_id="group-1",
+        task_id=text,
+        state="dropped",
+        created_at=1.0,
+        dropped_reason=text,
+        completions=(completion,),
+    )
 
 
 @each_text
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    async def sessions(_: object) -> list[dict[str, Any]]:
-        return [{"session_id": "s-1", "created_at": 1.0, "ended_at": None, "task_id": text}]
+    async def sessions(_: object) -> list[Session]:
+        times = {"created_at": 1.0, "last_active_at": 1.0}
+        return [Session(session_id="s-1", task_id=text, group_id="group-1", **times)]
 
-    async def episodes(_: object, **__: object) -> list[dict[str, Any]]:
-        return [{"episode_id": "ep-1"}]
+    async def episodes(_: object, **__: object) -> list[EpisodeRecord]:
+        return [episode_of(text)]
 
-    async def episode(*_: object) -> dict[str, Any]:
+    async def episode(*_: object) -> EpisodeRecord:
         return episode_of(text)
 
     async def status(_: object) -> StackStatus:
@@ -162,11 +174,11 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) ->
     assert_harmless(listed, marks=1)
     assert len(listed.splitlines()) == 2
     shown = printed("session", "show", "s-1", *gateway)
-    assert_harmless(shown, marks=5)
+    assert_harmless(shown, marks=4)
     heads = [line for line in shown.splitlines() if not line.startswith(" " * 13)]
     assert [head.split()[0] for head in heads[1:]] == ["user", "assistant"]
     [told] = json.loads(printed("session", "show", "s-1", "--json", *gateway))
-    assert told == episode_of(text)  # data is data
+    assert EpisodeRecord.model_validate(told) == episode_of(text)  # data is data
     assert_harmless(printed("status"), marks=1)
     assert len(printed("status").splitlines()) == 7
     assert_harmless(printed("logs", "worker-0"), marks=1)

@@ -14,13 +14,15 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from fakes.engine import byte_tokenizer
 from fakes.episodes import make_completion, make_episode
 
 from hermes_tui_training.api.types import Completion, Episode
+from hermes_tui_training.api.wire import EpisodeRecord, TopLogprob
+from hermes_tui_training.chat_template.detokenizer import TokenTexts
 from hermes_tui_training.exports.formats import FORMATS
 from hermes_tui_training.exports.rows import ExportOptions, rows_of
-from hermes_tui_training.exports.sources import episode_from_json
-from hermes_tui_training.inference_gateway.routes.episodes import episode_json
+from hermes_tui_training.inference_gateway.routes.episodes import episode_record
 
 HI = {"role": "user", "content": "Hi"}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -138,9 +140,16 @@ def test_an_episode_survives_the_wire(episode: Episode) -> None:
             second,
         ),
     )
-    wire = json.loads(json.dumps(episode_json(whole, 3, str)))
-    assert episode_from_json(wire) == whole
-    assert asdict(episode_from_json(wire)) == asdict(whole)
+    texts = TokenTexts(byte_tokenizer())
+    wire = episode_record(whole, 3, texts).model_dump_json(exclude_unset=True)
+    arrived = EpisodeRecord.model_validate_json(wire)
+    assert arrived.to_episode() == whole
+    assert asdict(arrived.to_episode()) == asdict(whole)
+    assert arrived.completions[0].top_logprobs[0][1] == TopLogprob(
+        token_id=7, token=texts.alone(7), logprob=-1.5
+    )
+    assert "".join(arrived.completions[0].texts) == texts.decode([12, 13])
+    assert arrived.staleness == 3 - whole.policy_version_min
 
 
 # -- parquet -----------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ async def test_sigkill_in_the_middle_of_a_completion(trainer: Trainer) -> None:
     message = {"role": "user", "content": "Hello"}
     async with InferenceClient(url, ADMIN_KEY) as client:
         started = await client.start_session("t")
-        key = started["api_key"]
+        key = started.api_key
         first = await client.chat(key, [message], max_tokens=8, return_token_ids=True)
         chunks = client.chat_stream(key, [message], max_tokens=3000, logprobs=True)
         async for chunk in chunks:
@@ -120,39 +120,37 @@ async def test_sigkill_in_the_middle_of_a_completion(trainer: Trainer) -> None:
         trainer.kill()
         await chunks.aclose()
     async with InferenceClient(await trainer.start(), ADMIN_KEY) as client:
-        (row,) = await client.episodes(session_id=started["session_id"])
-        episode = await client.episode(row["episode_id"])
-        kept, lost = episode["completions"]
-        assert kept["completion_id"] == first["id"]
-        assert kept["token_ids"] == first["choices"][0]["token_ids"]
-        assert (lost["status"], lost["untrainable_reason"]) == ("lost", "lost")
-        assert lost["prompt_token_ids"] == kept["prompt_token_ids"]
-        assert episode["incomplete"]
+        (row,) = await client.episodes(session_id=started.session_id)
+        episode = await client.episode(row.episode_id)
+        kept, lost = episode.completions
+        assert kept.completion_id == first["id"]
+        assert list(kept.token_ids) == first["choices"][0]["token_ids"]
+        assert (lost.status, lost.untrainable_reason) == ("lost", "lost")
+        assert lost.prompt_token_ids == kept.prompt_token_ids
+        assert episode.incomplete
         assert (await client.chat(key, [message], max_tokens=2))["usage"]["completion_tokens"] <= 2
 
 
 async def test_a_client_that_leaves_frees_the_real_engine(trainer: Trainer) -> None:
     async with InferenceClient(await trainer.start(), ADMIN_KEY) as client:
         started = await client.start_session("t")
-        key, message = started["api_key"], {"role": "user", "content": "Hello"}
+        key, message = started.api_key, {"role": "user", "content": "Hello"}
         asking = asyncio.create_task(client.chat(key, [message], max_tokens=4000))
         # Recorded first, then sampled; the engine may also be busy with the canary's questions.
         async with asyncio.timeout(20):
-            while not (rows := await client.episodes(session_id=started["session_id"])):
+            while not (rows := await client.episodes(session_id=started.session_id)):
                 assert not asking.done()
-            while (await client.status())["engine"]["num_running"] == 0:
+            while (await client.status()).engine.num_running == 0:
                 assert not asking.done()
         asking.cancel()
         async with asyncio.timeout(1):
-            while (await client.episode(rows[0]["episode_id"]))["completions"][0][
-                "status"
-            ] == "running":
+            while (await client.episode(rows[0].episode_id)).completions[0].status == "running":
                 pass
         async with asyncio.timeout(5):
-            while (await client.status())["engine"]["num_running"]:
+            while (await client.status()).engine.num_running:
                 pass
-        (completion,) = (await client.episode(rows[0]["episode_id"]))["completions"]
-        assert completion["untrainable_reason"] == "client_left"
+        (completion,) = (await client.episode(rows[0].episode_id)).completions
+        assert completion.untrainable_reason == "client_left"
 
 
 @pytest.mark.parametrize(

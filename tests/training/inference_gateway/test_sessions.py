@@ -450,28 +450,28 @@ async def test_the_client_speaks_for_programs(served: Gateway) -> None:
     gateway = served
     async with InferenceClient(gateway.url, ADMIN_KEY) as client:
         started = await client.start_session("t")
-        key, session_id = started["api_key"], started["session_id"]
+        key, session_id = started.api_key, started.session_id
         answer = await client.chat(key, [{"role": "user", "content": "x"}], max_tokens=8)
         assert answer["choices"][0]["message"]["content"] == "ok"
         chunks = [c async for c in client.chat_stream(key, [{"role": "user", "content": "x"}])]
         assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
-        assert (await client.set_reward(1.0, session_id=session_id))["interaction_count"] == 2
+        assert (await client.set_reward(1.0, session_id=session_id)).interaction_count == 2
         (row,) = await client.episodes(session_id=session_id)
-        assert (await client.episode(row["episode_id"]))["reward"] == 1.0
-        assert (await client.unset_reward(episode_id=row["episode_id"]))["state"] == "open"
+        assert (await client.episode(row.episode_id)).reward == 1.0
+        assert (await client.unset_reward(episode_id=row.episode_id)).state == "open"
         assert await client.steps() == []
-        assert (await client.status())["num_scored"] == 0
-        assert (await client.pause("why"))["paused"]
-        assert not (await client.resume())["paused"]
-        assert [s["session_id"] for s in await client.sessions()] == [session_id]
-        assert (await client.models())[0]["id"] == "tiny"
+        assert (await client.status()).num_scored == 0
+        assert (await client.pause("why")).paused
+        assert not (await client.resume()).paused
+        assert [s.session_id for s in await client.sessions()] == [session_id]
+        assert (await client.models())[0].id == "tiny"
         with pytest.raises(RefusedError, match="no episode") as caught:
             await client.episode("ep-none")
         assert caught.value.status == 404
         gateway.engine.scripts = [says("hello", error_after=1)]
         with pytest.raises(RefusedError, match="the engine broke"):
             _ = [c async for c in client.chat_stream(key, [{"role": "user", "content": "x"}])]
-        assert (await client.end_session(session_id))["session_id"] == session_id
+        assert (await client.end_session(session_id)).session_id == session_id
     async with InferenceClient("http://127.0.0.1:9", ADMIN_KEY) as client:
         with pytest.raises(UnreachableError):
             await client.status()

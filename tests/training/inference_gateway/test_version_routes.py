@@ -11,6 +11,7 @@ from hermes_tui_common.errors import RefusedError, ServiceError, TrainingError
 from hermes_tui_training.api.client import InferenceClient
 from hermes_tui_training.api.config import GroupConfig, TrainingConfig
 from hermes_tui_training.api.types import CanaryAnswer
+from hermes_tui_training.api.wire import StepRecord
 from hermes_tui_training.trainer.orchestrator import UnknownVersionError
 
 
@@ -18,7 +19,7 @@ async def test_a_rollback_answers_with_the_new_versions_row(tmp_path: Path) -> N
     async with running_gateway(tmp_path, port=0) as gateway:
         async with InferenceClient(gateway.url, ADMIN_KEY) as client:
             row = await client.rollback(1)
-            assert row == {"step": 3, "policy_version": 3, "rolled_back_to": 1}
+            assert row == StepRecord(step=3, policy_version=3, rolled_back_to=1)
             gateway.orchestrator.rollback_answer = UnknownVersionError("version 1 has none")
             with pytest.raises(RefusedError, match="Version 1 has none") as refused:
                 await client.rollback(1)
@@ -72,10 +73,10 @@ async def test_canary_answers_are_read_by_version_or_the_newest_two(tmp_path: Pa
                 gateway.store.put_canary(_answer(version, position, f"{version}/{position}"))
         async with InferenceClient(gateway.url, ADMIN_KEY) as client:
             newest = await client.canaries()
-            assert [row["text"] for row in newest] == ["2/0", "2/1", "3/0", "3/1"]
-            assert newest[0]["token_ids"] == [7, 8]
-            assert newest[0]["logprobs"] == [-0.5, -0.25]
-            assert [row["text"] for row in await client.canaries(1)] == ["1/0", "1/1"]
+            assert [row.text for row in newest] == ["2/0", "2/1", "3/0", "3/1"]
+            assert newest[0].token_ids == (7, 8)
+            assert newest[0].logprobs == (-0.5, -0.25)
+            assert [row.text for row in await client.canaries(1)] == ["1/0", "1/1"]
             assert await client.canaries(9) == []
             for text in ("x", "-1", "1.5", ""):
                 answer = await gateway.call("GET", f"/rl/canaries?policy_version={text}")

@@ -165,7 +165,7 @@ def test_a_scored_episode_is_followed_by_a_new_one(store: Store) -> None:
     store.set_reward(first, 1.0)
     second = recorded(store, session_id)
     assert first != second
-    assert [row["state"] for row in store.summaries(session_id=session_id)] == ["scored", "open"]
+    assert [row.state for row in store.summaries(session_id=session_id)] == ["scored", "open"]
     assert store.episode(second).reward is None
     assert len(store.episode(first).completions) == 1
 
@@ -196,7 +196,7 @@ def test_a_reward_replaces_the_one_before(store: Store, clock: Clock) -> None:
     clock.now = 1002.0
     episode = store.set_reward(episode_id, -0.5)
     assert (episode.reward, episode.scored_at, episode.state) == (-0.5, 1002.0, "scored")
-    assert [(entry["reward"], entry["at"]) for entry in episode.reward_log] == [
+    assert [(entry.reward, entry.at) for entry in episode.reward_log] == [
         (1.0, 1000.0),
         (-0.5, 1002.0),
     ]
@@ -375,13 +375,13 @@ def test_a_retry_takes_the_place_of_an_empty_reply(store: Store) -> None:
 
 def test_filters_and_pages(store: Store) -> None:
     ids = [scored(store) for _ in range(3)]
-    assert [row["episode_id"] for row in store.summaries(after=ids[0], limit=1)] == [ids[1]]
+    assert [row.episode_id for row in store.summaries(after=ids[0], limit=1)] == [ids[1]]
     assert [e.episode_id for e in store.episodes(state="scored")] == ids
     assert store.summaries(state="open") == []
     siblings = [recorded(store, session(store)) for _ in range(3)]
     assert [e.episode_id for e in store.episodes(group_id="group-1", limit=2)] == siblings[:2]
     row = store.summaries(limit=1)[0]
-    assert (row["num_completions"], row["num_trainable"], row["policy_version_max"]) == (1, 1, 0)
+    assert (row.num_completions, row.num_trainable, row.policy_version_max) == (1, 1, 0)
 
 
 def test_unknown_ids(store: Store) -> None:

@@ -6,13 +6,39 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import httpx
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hermes_tui_common.errors import ApiError, RefusedError, ServiceError
 from hermes_tui_common.http import api_error_from, iter_sse
-from hermes_tui_training.api.types import Event
+from hermes_tui_training.api.protocol import (
+    Body,
+    EndSession,
+    Pause,
+    Rollback,
+    SetReward,
+    StartSession,
+    UnsetReward,
+)
+from hermes_tui_training.api.types import CanaryAnswer, Event, Session
+from hermes_tui_training.api.wire import (
+    EndedSession,
+    EpisodeRecord,
+    EpisodeSummary,
+    GatewayHealth,
+    KeptCheckpoint,
+    RewardAnswer,
+    ServedModel,
+    StartedSessions,
+    StepRecord,
+    TrainerStatus,
+    UnsetRewardAnswer,
+)
+
+Answer = TypeVar("Answer")
+Row = TypeVar("Row")
 
 TIMEOUT_S = 30.0
 """For everything but completions; a machine that trains on all its cores answers late."""
@@ -21,6 +47,13 @@ _CHAT_TIMEOUT = httpx.Timeout(TIMEOUT_S, read=None)
 _ROLLBACK_TIMEOUT = httpx.Timeout(TIMEOUT_S, read=None)  # it waits for the step that runs
 _EVENTS_TIMEOUT = httpx.Timeout(TIMEOUT_S, read=60.0)  # an idle stream says so every 15 s
 _RECONNECT_S = (0.2, 0.5, 1.0, 2.0)
+_EVENT = TypeAdapter(Event)
+
+
+class _Rows(BaseModel, Generic[Row]):
+    """A list, as OpenAI wraps it."""
+
+    data: list[Row]
 
 
 class UnreachableError(ServiceError):
@@ -28,9 +61,10 @@ class UnreachableError(ServiceError):
 
 
 class InferenceClient:
-    """The inference gateway's routes as methods; answers are its JSON.
+    """The inference gateway's routes as methods.
 
-    Raises: UnreachableError, RefusedError: from any method.
+    Raises: from any method: UnreachableError; RefusedError: it said no; ServiceError: its answer
+        cannot be read.
     """
 
     def __init__(self, base_url: str, admin_key: str) -> None:
@@ -70,15 +104,24 @@ class InferenceClient:
         api_key: str | None = None,
         group_size: int = 1,
         group_id: str | None = None,
-    ) -> dict[str, Any]:
-        """Start sessions: ``session_id``, ``api_key``, ``group_id``, ``sessions``."""
-        body: dict[str, Any] = {"task_id": task_id, "group_size": group_size}
-        body |= _given(api_key=api_key, group_id=group_id)
-        return await self._call("POST", "/rl/start_session", body)
+    ) -> StartedSessions:
+        """Start sessions.
 
-    async def end_session(self, session_id: str) -> dict[str, Any]:
+        Args:
+            task_id: baselines and groups are kept per task.
+            api_key: a session key to use again; None mints one.
+            group_size: how many siblings to start.
+            group_id: group to join; None makes a new one.
+        """
+        body = StartSession(
+            task_id=task_id, api_key=api_key, group_size=group_size, group_id=group_id
+        )
+        return await self._call("POST", "/rl/start_session", StartedSessions, body)
+
+    async def end_session(self, session_id: str) -> EndedSession:
         """End a session."""
-        return await self._call("POST", "/rl/end_session", {"session_id": session_id})
+        body = EndSession(session_id=session_id)
+        return await self._call("POST", "/rl/end_session", EndedSession, body)
 
     async def set_reward(
         self,
@@ -87,23 +130,28 @@ class InferenceClient:
         session_id: str | None = None,
         episode_id: str | None = None,
         interaction_id: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> RewardAnswer:
         """Judge an episode, a session's newest one, or one completion."""
-        body = _given(session_id=session_id, episode_id=episode_id, interaction_id=interaction_id)
-        return await self._call("POST", "/rl/set_reward", {"reward": reward, **body})
+        body = SetReward(
+            reward=reward,
+            session_id=session_id,
+            episode_id=episode_id,
+            interaction_id=interaction_id,
+        )
+        return await self._call("POST", "/rl/set_reward", RewardAnswer, body)
 
     async def unset_reward(
         self, *, session_id: str | None = None, episode_id: str | None = None
-    ) -> dict[str, Any]:
+    ) -> UnsetRewardAnswer:
         """Take a reward back that no step has claimed."""
-        body = _given(session_id=session_id, episode_id=episode_id)
-        return await self._call("POST", "/rl/unset_reward", body)
+        body = UnsetReward(session_id=session_id, episode_id=episode_id)
+        return await self._call("POST", "/rl/unset_reward", UnsetRewardAnswer, body)
 
     # -- reading ----------------------------------------------------------------------------
 
-    async def sessions(self) -> list[dict[str, Any]]:
+    async def sessions(self) -> list[Session]:
         """Return the newest sessions, oldest first."""
-        return await self._rows("/rl/sessions")
+        return await self._rows("/rl/sessions", _Rows[Session])
 
     async def episodes(
         self,
@@ -113,10 +161,19 @@ class InferenceClient:
         state: str | None = None,
         after: str | None = None,
         limit: int = 100,
-    ) -> list[dict[str, Any]]:
-        """Return episodes without their completions, oldest first."""
+    ) -> list[EpisodeSummary]:
+        """Return episodes without their completions, oldest first.
+
+        Args:
+            session_id: of this session; None is no condition, here and below.
+            group_id: of this group.
+            state: in this state.
+            after: those after this episode's id.
+            limit: how many at most.
+        """
         return await self._rows(
             "/rl/episodes",
+            _Rows[EpisodeSummary],
             session_id=session_id,
             group_id=group_id,
             state=state,
@@ -124,48 +181,48 @@ class InferenceClient:
             limit=limit,
         )
 
-    async def episode(self, episode_id: str) -> dict[str, Any]:
+    async def episode(self, episode_id: str) -> EpisodeRecord:
         """Return an episode with its completions."""
-        return await self._call("GET", f"/rl/episodes/{episode_id}")
+        return await self._call("GET", f"/rl/episodes/{episode_id}", EpisodeRecord)
 
-    async def steps(self, *, after: int = -1) -> list[dict[str, Any]]:
+    async def steps(self, *, after: int = -1) -> list[StepRecord]:
         """Return the rows of the steps after a number, oldest first."""
-        return await self._rows("/rl/steps", after=after)
+        return await self._rows("/rl/steps", _Rows[StepRecord], after=after)
 
-    async def health(self) -> dict[str, Any]:
-        """Return ``/health``."""
-        return await self._call("GET", "/health")
+    async def health(self) -> GatewayHealth:
+        """Return whether the gateway answers, and with what it samples."""
+        return await self._call("GET", "/health", GatewayHealth)
 
-    async def models(self) -> list[dict[str, Any]]:
+    async def models(self) -> list[ServedModel]:
         """Return the models that are served."""
-        return await self._rows("/v1/models")
+        return await self._rows("/v1/models", _Rows[ServedModel])
 
     # -- the trainer ------------------------------------------------------------------------
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> TrainerStatus:
         """Return what the trainer does."""
-        return await self._call("GET", "/rl/status")
+        return await self._call("GET", "/rl/status", TrainerStatus)
 
-    async def pause(self, reason: str = "paused by a person") -> dict[str, Any]:
+    async def pause(self, reason: str = "paused by a person") -> TrainerStatus:
         """Begin no further step; return the status."""
-        return await self._call("POST", "/rl/pause", {"reason": reason})
+        return await self._call("POST", "/rl/pause", TrainerStatus, Pause(reason=reason))
 
-    async def resume(self) -> dict[str, Any]:
+    async def resume(self) -> TrainerStatus:
         """Begin steps again; return the status."""
-        return await self._call("POST", "/rl/resume")
+        return await self._call("POST", "/rl/resume", TrainerStatus)
 
-    async def checkpoint(self) -> dict[str, Any]:
+    async def checkpoint(self) -> KeptCheckpoint:
         """Keep the current version for good."""
-        return await self._call("POST", "/rl/checkpoint")
+        return await self._call("POST", "/rl/checkpoint", KeptCheckpoint)
 
-    async def canaries(self, policy_version: int | None = None) -> list[dict[str, Any]]:
+    async def canaries(self, policy_version: int | None = None) -> list[CanaryAnswer]:
         """Return a version's answers to the canary's questions; else the two newest versions'."""
-        return await self._rows("/rl/canaries", policy_version=policy_version)
+        return await self._rows("/rl/canaries", _Rows[CanaryAnswer], policy_version=policy_version)
 
-    async def rollback(self, policy_version: int) -> dict[str, Any]:
+    async def rollback(self, policy_version: int) -> StepRecord:
         """Make an earlier version current; return the row of the new one that it became."""
-        body = {"policy_version": policy_version}
-        return await self._call("POST", "/rl/rollback", body, timeout=_ROLLBACK_TIMEOUT)
+        body = Rollback(policy_version=policy_version)
+        return await self._call("POST", "/rl/rollback", StepRecord, body, timeout=_ROLLBACK_TIMEOUT)
 
     async def events(self, *, after: int | None = None) -> AsyncIterator[Event]:
         """Yield events until the client is closed; after a lost connection go on where it broke.
@@ -194,13 +251,7 @@ class InferenceClient:
         ) as response:
             await _require_ok(response)
             async for message in iter_sse(response):
-                row = message.json()
-                yield Event(
-                    kind=row["kind"],
-                    payload=row["payload"],
-                    at=row["at"],
-                    event_id=row["event_id"],
-                )
+                yield _parsed(_EVENT, message.json())
 
     # -- completions ------------------------------------------------------------------------
 
@@ -208,13 +259,15 @@ class InferenceClient:
         self, session_key: str, messages: Sequence[Mapping[str, Any]], **fields: Any
     ) -> dict[str, Any]:
         """Return a completion; ``fields`` are OpenAI's, such as ``max_tokens``."""
-        return await self._call(
+        response = await self._send(
             "POST",
             "/v1/chat/completions",
             {"messages": list(messages), **fields},
             key=session_key,
             timeout=_CHAT_TIMEOUT,
         )
+        answer: dict[str, Any] = response.json()
+        return answer
 
     async def chat_stream(
         self, session_key: str, messages: Sequence[Mapping[str, Any]], **fields: Any
@@ -240,12 +293,25 @@ class InferenceClient:
         except httpx.HTTPError as error:
             raise _unreachable(error) from error
 
-    async def _rows(self, path: str, **parameters: Any) -> list[dict[str, Any]]:
-        answer = await self._call("GET", path, parameters=_given(**parameters))
-        rows: list[dict[str, Any]] = answer["data"]
-        return rows
+    async def _rows(self, path: str, kind: type[_Rows[Row]], **parameters: Any) -> list[Row]:
+        given = {name: value for name, value in parameters.items() if value is not None}
+        response = await self._send("GET", path, parameters=given)
+        return _parsed(TypeAdapter(kind), response.json()).data
 
     async def _call(
+        self,
+        method: str,
+        path: str,
+        kind: type[Answer],
+        body: Body | None = None,
+        *,
+        timeout: httpx.Timeout | None = None,
+    ) -> Answer:
+        json_body = body.model_dump(exclude_none=True) if body is not None else None
+        response = await self._send(method, path, json_body, timeout=timeout)
+        return _parsed(TypeAdapter(kind), response.json())
+
+    async def _send(
         self,
         method: str,
         path: str,
@@ -254,7 +320,7 @@ class InferenceClient:
         parameters: Mapping[str, Any] | None = None,
         key: str | None = None,
         timeout: httpx.Timeout | None = None,
-    ) -> dict[str, Any]:
+    ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
             response = await self._http.request(
@@ -268,12 +334,23 @@ class InferenceClient:
         except httpx.HTTPError as error:
             raise _unreachable(error) from error
         await _require_ok(response)
-        answer: dict[str, Any] = response.json()
-        return answer
+        return response
 
 
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+def _parsed(adapter: TypeAdapter[Answer], value: object) -> Answer:
+    """Return decoded JSON as its type; pydantic's own decoder refuses what is nested deeply.
+
+    Raises: ServiceError: it is of another shape.
+    """
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ServiceError(
+            f"the inference gateway answered in a shape that this version cannot read: "
+            f"{where}: {first['msg']}"
+        ) from error
 
 
 def _api_error(status: int, error: Mapping[str, Any]) -> ApiError:

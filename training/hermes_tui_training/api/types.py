@@ -173,6 +173,18 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RewardEntry:
+    """One reward that was given."""
+
+    reward: float
+    """The reward."""
+    interaction_id: str | None
+    """The completion that was rewarded alone; None for the whole episode."""
+    at: float
+    """When it was given, seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
     """What one reward judges: completions of one session, in order."""
 
@@ -189,8 +201,8 @@ class Episode:
     reward: float | None
     """Reward in force: the last one given to the whole episode (its last trainable completion), or,
     when only single completions were rewarded, the last of those; None before the first."""
-    reward_log: tuple[dict[str, Any], ...] = ()
-    """Every reward that was given: reward, interaction_id, at."""
+    reward_log: tuple[RewardEntry, ...] = ()
+    """Every reward that was given, oldest first."""
     scored_at: float | None = None
     """When the reward in force was given, seconds since the epoch."""
     created_at: float

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hermes_tui_common.errors import ConfigError
 from hermes_tui_training.api.client import InferenceClient
-from hermes_tui_training.api.types import Completion, Episode
+from hermes_tui_training.api.types import Episode
 
 _PAGE = 100
 """Episodes asked for at a time."""
@@ -35,7 +34,7 @@ async def from_gateway(client: InferenceClient, selection: Selection) -> AsyncIt
     Raises: RefusedError: an episode is unknown, or the key is not the admin's. UnreachableError.
     """
     for episode_id in selection.episode_ids:
-        yield episode_from_json(await client.episode(episode_id))
+        yield (await client.episode(episode_id)).to_episode()
     after: str | None = None
     while not selection.episode_ids:
         page = await client.episodes(
@@ -46,10 +45,10 @@ async def from_gateway(client: InferenceClient, selection: Selection) -> AsyncIt
             limit=_PAGE,
         )
         for summary in page:
-            yield episode_from_json(await client.episode(summary["episode_id"]))
+            yield (await client.episode(summary.episode_id)).to_episode()
         if len(page) < _PAGE:
             return
-        after = page[-1]["episode_id"]
+        after = page[-1].episode_id
 
 
 def from_database(path: Path, selection: Selection) -> Iterator[Episode]:
@@ -82,33 +81,3 @@ def from_database(path: Path, selection: Selection) -> Iterator[Episode]:
             after = page[-1].episode_id
     finally:
         store.close()
-
-
-def episode_from_json(row: Mapping[str, Any]) -> Episode:
-    """Return an episode from ``GET /rl/episodes/{episode_id}``."""
-    known = {field.name for field in fields(Episode)} - {"completions", "reward_log"}
-    return Episode(
-        **{name: value for name, value in row.items() if name in known},
-        reward_log=tuple(row["reward_log"]),
-        completions=tuple(_completion(completion) for completion in row["completions"]),
-    )
-
-
-_TUPLES = (
-    "prompt_token_ids",
-    "token_ids",
-    "logprobs",
-    "policy_versions",
-    "proximal_logprobs",
-    "after_logprobs",
-)
-
-
-def _completion(row: Mapping[str, Any]) -> Completion:
-    known = {field.name for field in fields(Completion)}
-    values: dict[str, Any] = {name: value for name, value in row.items() if name in known}
-    values |= {name: tuple(row[name]) for name in _TUPLES}
-    values["top_logprobs"] = tuple(
-        tuple((top["token_id"], top["logprob"]) for top in tops) for tops in row["top_logprobs"]
-    )
-    return Completion(**values)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from hermes_tui_common.http import EXCEPTION_HANDLERS
 from hermes_tui_training.api.config import TrainerRole
+from hermes_tui_training.api.wire import GatewayHealth, ServedModel, ServedModels
 from hermes_tui_training.engine.base import Engine
+from hermes_tui_training.inference_gateway.answers import model_response
 from hermes_tui_training.inference_gateway.apis.anthropic import messages
 from hermes_tui_training.inference_gateway.apis.chat import chat_completions
 from hermes_tui_training.inference_gateway.apis.responses import responses
@@ -85,27 +87,26 @@ async def health(request: Request) -> Response:
     """``GET /health``."""
     services = services_of(request)
     sessions_open = await asyncio.to_thread(services.store.num_sessions)
-    return JSONResponse(
-        {
-            "status": "ok",
-            "backend": services.engine.backend,
-            "sessions": sessions_open,
-            "paused": bool(services.orchestrator.status().get("paused")),
-            "policy_version": services.engine.policy_version,
-        }
+    answer = GatewayHealth(
+        status="ok",
+        backend=services.engine.backend,
+        sessions=sessions_open,
+        paused=bool(services.orchestrator.status().get("paused")),
+        policy_version=services.engine.policy_version,
     )
+    return model_response(answer)
 
 
 async def list_models(request: Request) -> Response:
     """``GET /v1/models``: the one that is served."""
     await caller_of(request)
     services = services_of(request)
-    model = {
-        "id": services.config.model.path,
-        "object": "model",
-        "created": 0,
-        "owned_by": OWNER,
-        "max_model_len": services.engine.max_model_len,
-        "policy_version": services.engine.policy_version,
-    }
-    return JSONResponse({"object": "list", "data": [model]})
+    model = ServedModel(
+        id=services.config.model.path,
+        object="model",
+        created=0,
+        owned_by=OWNER,
+        max_model_len=services.engine.max_model_len,
+        policy_version=services.engine.policy_version,
+    )
+    return model_response(ServedModels(object="list", data=(model,)))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hermes_tui_training.api.types import Episode
+from hermes_tui_training.api.wire import EpisodeSummary
 from hermes_tui_training.store.sqlite_rows import EPISODE_KEYS, WholeRows, episode_from
 from hermes_tui_training.store.transactions import StoreBase, UnknownIdError
 
@@ -107,16 +108,13 @@ class EpisodeStore(StoreBase):
         state: str | None = None,
         after: str | None = None,
         limit: int = 100,
-    ) -> list[dict[str, Any]]:
-        """Return episodes as JSON without their completions, oldest first.
-
-        Each has the keys of ``EPISODE_KEYS``, num_completions, num_trainable, num_lost,
-        policy_version_min and policy_version_max.
-        """
+    ) -> list[EpisodeSummary]:
+        """Return episodes without their completions, oldest first; ``staleness`` is not set."""
         where, parameters = _episode_filter(session_id, group_id, state, after)
         chosen = f"SELECT * FROM episodes WHERE {where} ORDER BY seq LIMIT ?"  # noqa: S608
         rows = self._database.query(_SUMMARY.format(chosen=chosen), (*parameters, limit))
-        return [{key: row[key] for key in (*EPISODE_KEYS, *_SUMMARY_KEYS)} for row in rows]
+        keys = (*EPISODE_KEYS, *_SUMMARY_KEYS)
+        return [EpisodeSummary(**{key: row[key] for key in keys}) for row in rows]
 
 
 def _episode_filter(

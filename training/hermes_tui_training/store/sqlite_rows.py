@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from hermes_tui_training.api.types import Completion, Episode, Session
+from hermes_tui_training.api.types import Completion, Episode, RewardEntry, Session
 from hermes_tui_training.store.database import INT_BYTES, floats_from_blob, ints_from_blob
 
 TopLogprobs = tuple[tuple[tuple[int, float], ...], ...]
@@ -117,7 +117,7 @@ def episode_from(
         state=row["state"],
         reward=row["reward"],
         reward_log=tuple(
-            {"reward": r["reward"], "interaction_id": r["completion_id"], "at": r["at"]}
+            RewardEntry(reward=r["reward"], interaction_id=r["completion_id"], at=r["at"])
             for r in rewards
         ),
         scored_at=row["scored_at"],

@@ -10,7 +10,12 @@ from typing import Any, get_args
 
 from hermes_tui_training.algorithm.groups import SiblingGroup
 from hermes_tui_training.api.protocol import EventKind
-from hermes_tui_training.api.types import Episode, TrainedCompletion, UntrainableReason
+from hermes_tui_training.api.types import (
+    Episode,
+    EpisodeState,
+    TrainedCompletion,
+    UntrainableReason,
+)
 from hermes_tui_training.store.canaries import CanaryStore
 from hermes_tui_training.store.database import floats_to_blob, to_json
 from hermes_tui_training.store.episodes import EpisodeStore
@@ -25,7 +30,7 @@ class StepStore(EpisodeStore, CanaryStore):
         """Return the version of the last committed step; 0 before the first."""
         return int(self.get_meta("policy_version", 0))
 
-    def num_episodes(self) -> dict[str, int]:
+    def num_episodes(self) -> dict[EpisodeState, int]:
         """Return the number of episodes by state."""
         rows = self._database.query("SELECT state, count(*) FROM episodes GROUP BY state")
         return {row[0]: row[1] for row in rows}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 from starlette.requests import Request
@@ -13,11 +13,18 @@ from starlette.responses import JSONResponse, Response
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import read_body
 from hermes_tui_training.api.protocol import Export
-from hermes_tui_training.api.types import Completion, Episode
+from hermes_tui_training.api.types import Completion, Episode, EpisodeState
+from hermes_tui_training.api.wire import (
+    CompletionRecord,
+    EpisodeRecord,
+    StepRecord,
+    TopLogprob,
+    Usage,
+)
 from hermes_tui_training.chat_template.detokenizer import TokenTexts
 from hermes_tui_training.exports.rows import ExportOptions, row_json, rows_of
+from hermes_tui_training.inference_gateway.answers import model_response, rows_response
 from hermes_tui_training.inference_gateway.context import (
-    Caller,
     Services,
     caller_of,
     require_admin,
@@ -36,7 +43,7 @@ async def list_sessions(request: Request) -> Response:
         found = [caller.session]
     else:
         found = await asyncio.to_thread(services.store.sessions, limit=_limit(request, MAX_PAGE))
-    return JSONResponse({"data": [asdict(session) for session in found]})
+    return rows_response(found)
 
 
 async def list_episodes(request: Request) -> Response:
@@ -56,30 +63,35 @@ async def list_episodes(request: Request) -> Response:
         limit=_limit(request, 100),
     )
     version = services.engine.policy_version
-    return JSONResponse({"data": [row | {"staleness": _staleness(row, version)} for row in rows]})
+    return rows_response(
+        row.model_copy(update={"staleness": _staleness(row.policy_version_min, row.state, version)})
+        for row in rows
+    )
 
 
-def _staleness(row: dict[str, Any], version: int) -> int | None:
-    """Return how many versions an episode is behind; None once that matters no longer."""
-    oldest = row["policy_version_min"]
-    if oldest is None or row["state"] in ("trained", "dropped"):
+def _staleness(oldest: int | None, state: EpisodeState, version: int) -> int | None:
+    """Return how many versions an episode is behind; None once that matters no longer.
+
+    Args:
+        oldest: version of its oldest token.
+        state: of the episode.
+        version: the one that serves.
+    """
+    if oldest is None or state in ("trained", "dropped"):
         return None
-    return max(0, version - int(oldest))
+    return max(0, version - oldest)
 
 
 async def read_episode(request: Request) -> Response:
     """``GET /rl/episodes/{episode_id}``: with everything that was recorded."""
     caller, services = await caller_of(request), services_of(request)
     episode = await _episode(services, request.path_params["episode_id"])
-    _require_visible(caller, episode)
-    body = await asyncio.to_thread(
-        episode_json, episode, services.engine.policy_version, services.chat.token_texts
-    )
-    return JSONResponse(body)
-
-
-def _require_visible(caller: Caller, episode: Episode) -> None:
     caller.require_own(episode.session_id)
+    version, token_texts = services.engine.policy_version, services.chat.token_texts
+    # Thousands of tokens get their texts: not in the loop that streams.
+    return await asyncio.to_thread(
+        lambda: model_response(episode_record(episode, version, token_texts))
+    )
 
 
 async def _episode(services: Services, episode_id: str) -> Episode:
@@ -96,7 +108,7 @@ async def list_steps(request: Request) -> Response:
     rows = await asyncio.to_thread(
         services_of(request).store.steps, after=after, limit=_limit(request, MAX_PAGE)
     )
-    return JSONResponse({"data": rows})
+    return rows_response(StepRecord.model_validate(row) for row in rows)
 
 
 async def export_trajectories(request: Request) -> Response:
@@ -124,49 +136,55 @@ def _exported(episodes: Sequence[Episode], body: Export) -> list[dict[str, Any]]
     return [row_json(row) for episode in once.values() for row in rows_of(episode, options)]
 
 
-def episode_json(episode: Episode, policy_version: int, token_texts: TokenTexts) -> dict[str, Any]:
-    """Return an episode with its completions.
+def episode_record(episode: Episode, policy_version: int, token_texts: TokenTexts) -> EpisodeRecord:
+    """Return an episode with its completions, as it is answered.
 
     Args:
         policy_version: the version that serves, against which staleness counts.
         token_texts: decodes them.
     """
-    row: dict[str, Any] = {
-        "episode_id": episode.episode_id,
-        "session_id": episode.session_id,
-        "group_id": episode.group_id,
-        "task_id": episode.task_id,
-        "state": episode.state,
-        "reward": episode.reward,
-        "reward_log": list(episode.reward_log),
-        "scored_at": episode.scored_at,
-        "created_at": episode.created_at,
-        "policy_version_min": episode.policy_version_min,
-        "policy_version_max": episode.policy_version_max,
-        "step": episode.step,
-        "dropped_reason": episode.dropped_reason,
-        "incomplete": episode.incomplete,
-        "completions": [completion_json(c, token_texts) for c in episode.completions],
-    }
-    return row | {"staleness": _staleness(row, policy_version)}
+    oldest = episode.policy_version_min
+    return EpisodeRecord(
+        episode_id=episode.episode_id,
+        session_id=episode.session_id,
+        group_id=episode.group_id,
+        task_id=episode.task_id,
+        state=episode.state,
+        reward=episode.reward,
+        reward_log=episode.reward_log,
+        scored_at=episode.scored_at,
+        created_at=episode.created_at,
+        policy_version_min=oldest,
+        policy_version_max=episode.policy_version_max,
+        step=episode.step,
+        dropped_reason=episode.dropped_reason,
+        incomplete=episode.incomplete,
+        completions=tuple(_completion_record(c, token_texts) for c in episode.completions),
+        staleness=_staleness(oldest, episode.state, policy_version),
+    )
 
 
-def completion_json(completion: Completion, token_texts: TokenTexts) -> dict[str, Any]:
+def _completion_record(completion: Completion, token_texts: TokenTexts) -> CompletionRecord:
     """Return a completion with its tokens' texts."""
-    row = asdict(completion)
     num_prompt, num_sampled = len(completion.prompt_token_ids), len(completion.token_ids)
-    row["prompt_texts"] = token_texts.in_sequence(completion.prompt_token_ids)
-    row["texts"] = token_texts.in_sequence(completion.token_ids)
-    row["top_logprobs"] = [
-        [{"token_id": i, "token": token_texts.alone(i), "logprob": value} for i, value in top]
-        for top in completion.top_logprobs
-    ]
-    row["usage"] = {
-        "prompt_tokens": num_prompt,
-        "completion_tokens": num_sampled,
-        "total_tokens": num_prompt + num_sampled,
-    }
-    return row
+    columns = {field.name: getattr(completion, field.name) for field in fields(completion)}
+    columns["top_logprobs"] = tuple(
+        tuple(
+            TopLogprob(token_id=token_id, token=token_texts.alone(token_id), logprob=logprob)
+            for token_id, logprob in tops
+        )
+        for tops in completion.top_logprobs
+    )
+    return CompletionRecord(
+        **columns,
+        prompt_texts=tuple(token_texts.in_sequence(completion.prompt_token_ids)),
+        texts=tuple(token_texts.in_sequence(completion.token_ids)),
+        usage=Usage(
+            prompt_tokens=num_prompt,
+            completion_tokens=num_sampled,
+            total_tokens=num_prompt + num_sampled,
+        ),
+    )
 
 
 def _limit(request: Request, default: int) -> int:

@@ -11,13 +11,22 @@ import re
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from hermes_tui_common.auth import SESSION_KEY_PREFIX, mint_key
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import read_body
 from hermes_tui_training.api.protocol import EndSession, SetReward, StartSession, UnsetReward
 from hermes_tui_training.api.types import Episode, Session
+from hermes_tui_training.api.wire import (
+    SUCCESS,
+    EndedSession,
+    RewardAnswer,
+    StartedSession,
+    StartedSessions,
+    UnsetRewardAnswer,
+)
+from hermes_tui_training.inference_gateway.answers import model_response
 from hermes_tui_training.inference_gateway.context import (
     Caller,
     Services,
@@ -46,16 +55,16 @@ async def start_session(request: Request) -> Response:
     else:
         keys = [mint_key(SESSION_KEY_PREFIX) for _ in range(body.group_size)]
     started = [await _started(services, body.task_id, group_id, key) for key in keys]
-    answer = {
-        "session_id": started[0].session_id,
-        "api_key": keys[0],
-        "group_id": group_id,
-        "sessions": [
-            {"session_id": session.session_id, "session_api_key": key}
+    answer = StartedSessions(
+        session_id=started[0].session_id,
+        api_key=keys[0],
+        group_id=group_id,
+        sessions=tuple(
+            StartedSession(session_id=session.session_id, session_api_key=key)
             for session, key in zip(started, keys, strict=True)
-        ],
-    }
-    return JSONResponse(answer, status_code=201)
+        ),
+    )
+    return model_response(answer, status_code=201)
 
 
 async def _started(services: Services, task_id: str, group_id: str, key: str) -> Session:
@@ -106,13 +115,13 @@ async def end_session(request: Request) -> Response:
     session = await _session_meant(services, caller, body.session_id)
     await asyncio.to_thread(services.store.end_session, session.session_id)
     episode = await asyncio.to_thread(services.store.current_episode, session.session_id)
-    answer = {
-        "message": "success",
-        "session_id": session.session_id,
-        "episode_id": episode.episode_id if episode else None,
-        "interaction_count": len(episode.completions) if episode else 0,
-    }
-    return JSONResponse(answer)
+    answer = EndedSession(
+        message=SUCCESS,
+        session_id=session.session_id,
+        episode_id=episode.episode_id if episode else None,
+        interaction_count=len(episode.completions) if episode else 0,
+    )
+    return model_response(answer)
 
 
 async def set_reward(request: Request) -> Response:
@@ -129,7 +138,7 @@ async def set_reward(request: Request) -> Response:
         raise _conflict(error) from error
     logger.info("reward taken episode=%s reward=%s", episode_id, reward)
     services.orchestrator.wake()
-    return JSONResponse(_reward_answer(episode, reward))
+    return model_response(_reward_answer(episode, reward))
 
 
 async def unset_reward(request: Request) -> Response:
@@ -142,8 +151,13 @@ async def unset_reward(request: Request) -> Response:
         episode = await asyncio.to_thread(services.store.unset_reward, episode_id)
     except ConflictError as error:
         raise _conflict(error) from error
-    answer = {"message": "success", "session_id": episode.session_id, "episode_id": episode_id}
-    return JSONResponse(answer | {"state": episode.state})
+    answer = UnsetRewardAnswer(
+        message=SUCCESS,
+        session_id=episode.session_id,
+        episode_id=episode_id,
+        state=episode.state,
+    )
+    return model_response(answer)
 
 
 def _checked_reward(reward: Any, bounds: tuple[float, float]) -> float:
@@ -216,20 +230,26 @@ async def _episode_meant(
     return episode.episode_id, body.interaction_id
 
 
-def _reward_answer(episode: Episode, reward: float) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "message": "success",
-        "interaction_count": len(episode.completions),
-        "session_id": episode.session_id,
-        "episode_id": episode.episode_id,
-        "trajectory_id": episode.episode_id,
-        "trajectory_ready": True,
-        "ready_transition": len(episode.reward_log) == 1,
-        "reward": reward,
-    }
+def _reward_answer(episode: Episode, reward: float) -> RewardAnswer:
+    answer = RewardAnswer(
+        message=SUCCESS,
+        interaction_count=len(episode.completions),
+        session_id=episode.session_id,
+        episode_id=episode.episode_id,
+        trajectory_id=episode.episode_id,
+        trajectory_ready=True,
+        ready_transition=len(episode.reward_log) == 1,
+        reward=reward,
+    )
+    warning = _why_untrainable(episode)
+    return answer.model_copy(update={"warning": warning}) if warning else answer
+
+
+def _why_untrainable(episode: Episode) -> str:
+    """Return why an episode will not be trained; empty when it will."""
     if episode.incomplete:
-        answer["warning"] = "a completion of this episode was lost: it will not be trained"
-    elif not any(completion.trainable for completion in episode.completions):
-        reasons = {c.untrainable_reason for c in episode.completions if c.untrainable_reason}
-        answer["warning"] = f"it will not be trained: {', '.join(sorted(reasons))}"
-    return answer
+        return "a completion of this episode was lost: it will not be trained"
+    if any(completion.trainable for completion in episode.completions):
+        return ""
+    reasons = {c.untrainable_reason for c in episode.completions if c.untrainable_reason}
+    return f"it will not be trained: {', '.join(sorted(reasons))}"

@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import psutil
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from hermes_tui_common.errors import ApiError, ServiceError, TrainingError
 from hermes_tui_common.http import SseResponse, read_body, sse
 from hermes_tui_training.algorithm.groups import SiblingGroup, waiting_text
 from hermes_tui_training.api.protocol import EventKind, Pause
-from hermes_tui_training.api.types import Event
+from hermes_tui_training.api.types import EpisodeState, Event
+from hermes_tui_training.api.wire import (
+    EngineStatus,
+    KeptCheckpoint,
+    LearnerPresence,
+    StoreSize,
+    TrainerStatus,
+    WaitingGroup,
+)
+from hermes_tui_training.inference_gateway.answers import model_response
 from hermes_tui_training.inference_gateway.context import Services, require_admin, services_of
 from hermes_tui_training.store.store import Store
 
@@ -31,11 +39,11 @@ _PAGE = 500
 async def read_status(request: Request) -> Response:
     """``GET /rl/status``: what the trainer does, and why it does not train."""
     await require_admin(request)
-    return JSONResponse(await status_json(services_of(request)))
+    return model_response(await trainer_status(services_of(request)))
 
 
-async def status_json(services: Services) -> dict[str, Any]:
-    """Return the trainer's state."""
+async def trainer_status(services: Services) -> TrainerStatus:
+    """Return what the trainer does, and what it has."""
     store, engine = services.store, services.engine
     episodes, groups, untrained, sessions, num_bytes = await asyncio.gather(
         asyncio.to_thread(store.num_episodes),
@@ -44,46 +52,46 @@ async def status_json(services: Services) -> dict[str, Any]:
         asyncio.to_thread(store.num_sessions),
         asyncio.to_thread(store.num_bytes),
     )
-    trainer = services.orchestrator.status()
-    return {
-        "batch_size": services.config.training.batch_size,
-        "num_scored": sum(not group.num_awaited for group in groups),
-        "groups": [_group_json(services, group) for group in groups if group.num_awaited],
-        "episodes": episodes,
-        "sessions": sessions,
-        "untrained": untrained,
-        "store": {"num_bytes": num_bytes, "max_bytes": services.config.training.store.max_bytes},
-        "waiting": _waiting_text(services, groups, episodes),
-        "learner": await asyncio.to_thread(_learner_json, services.config.learner_run_file),
-        "engine": {"backend": engine.backend, **asdict(engine.stats())},
-        **trainer,
-    }
+    training = services.config.training
+    return TrainerStatus(
+        batch_size=training.batch_size,
+        num_scored=sum(not group.num_awaited for group in groups),
+        groups=tuple(_waiting_group(services, group) for group in groups if group.num_awaited),
+        episodes=episodes,
+        sessions=sessions,
+        untrained=untrained,
+        store=StoreSize(num_bytes=num_bytes, max_bytes=training.store.max_bytes),
+        waiting=_waiting_text(services, groups, episodes),
+        learner=await asyncio.to_thread(_learner_presence, services.config.learner_run_file),
+        engine=EngineStatus(backend=engine.backend, **asdict(engine.stats())),
+        **services.orchestrator.status(),
+    )
 
 
-def _learner_json(run_file: Path) -> dict[str, Any]:
-    """Return whether the process that the learner's run file names is there."""
+def _learner_presence(run_file: Path) -> LearnerPresence:
+    """Return whether the process that the learner's run file names lives."""
     try:
-        row = json.loads(run_file.read_text(encoding="utf-8"))
-        return {"reachable": psutil.pid_exists(row["pid"]), "pid": row["pid"]}
+        pid = json.loads(run_file.read_text(encoding="utf-8"))["pid"]
+        return LearnerPresence(reachable=psutil.pid_exists(pid), pid=pid)
     except (OSError, ValueError, KeyError):
-        return {"reachable": False, "pid": None}
+        return LearnerPresence(reachable=False, pid=None)
 
 
-def _group_json(services: Services, group: SiblingGroup) -> dict[str, Any]:
+def _waiting_group(services: Services, group: SiblingGroup) -> WaitingGroup:
     """Return a group that waits for siblings."""
     training = services.config.training
     ready_at = group.ready_at(training.reward.grace_s, training.group.timeout_s)
-    return {
-        "group_id": group.group_id,
-        "task_id": group.task_id,
-        "num_scored": len(group.episode_ids),
-        "num_siblings": group.num_siblings,
-        "seconds_left": max(0.0, ready_at - time.time()),
-    }
+    return WaitingGroup(
+        group_id=group.group_id,
+        task_id=group.task_id,
+        num_scored=len(group.episode_ids),
+        num_siblings=group.num_siblings,
+        seconds_left=max(0.0, ready_at - time.time()),
+    )
 
 
 def _waiting_text(
-    services: Services, groups: Sequence[SiblingGroup], episodes: dict[str, int]
+    services: Services, groups: Sequence[SiblingGroup], episodes: Mapping[EpisodeState, int]
 ) -> str:
     """Say what the next step waits for."""
     training = services.config.training
@@ -106,7 +114,7 @@ async def pause(request: Request) -> Response:
     services = services_of(request)
     body = await read_body(request, Pause)
     await services.orchestrator.pause(body.reason)
-    return JSONResponse(await status_json(services))
+    return model_response(await trainer_status(services))
 
 
 async def resume(request: Request) -> Response:
@@ -114,14 +122,15 @@ async def resume(request: Request) -> Response:
     await require_admin(request)
     services = services_of(request)
     await services.orchestrator.resume()
-    return JSONResponse(await status_json(services))
+    return model_response(await trainer_status(services))
 
 
 async def keep_checkpoint(request: Request) -> Response:
     """``POST /rl/checkpoint``: keep the current version for good."""
     await require_admin(request)
     try:
-        return JSONResponse(await services_of(request).orchestrator.checkpoint())
+        kept = await services_of(request).orchestrator.checkpoint()
+        return model_response(KeptCheckpoint.model_validate(kept))
     except (TrainingError, ServiceError) as error:
         raise ApiError(409, f"{error}.") from error
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import asdict
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from hermes_tui_common.errors import ApiError, ServiceError, TrainingError
 from hermes_tui_common.http import read_body
 from hermes_tui_training.api.protocol import Rollback
+from hermes_tui_training.api.wire import StepRecord
+from hermes_tui_training.inference_gateway.answers import model_response, rows_response
 from hermes_tui_training.inference_gateway.context import require_admin, services_of
 from hermes_tui_training.trainer.orchestrator import UnknownVersionError
 
@@ -30,7 +31,7 @@ async def rollback(request: Request) -> Response:
         raise ApiError(409, _sentence(error)) from error
     except ServiceError as error:
         raise ApiError(503, _sentence(error)) from error
-    return JSONResponse(row)
+    return model_response(StepRecord.model_validate(row))
 
 
 async def list_canaries(request: Request) -> Response:
@@ -41,7 +42,7 @@ async def list_canaries(request: Request) -> Response:
         raise ApiError(400, "'policy_version' must be a version's number.", param="policy_version")
     version = None if asked is None else int(asked)
     answers = await asyncio.to_thread(services_of(request).store.canaries, version)
-    return JSONResponse({"data": [asdict(answer) for answer in answers]})
+    return rows_response(answers)
 
 
 def _sentence(error: Exception) -> str:
