@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -20,15 +20,17 @@ from textual.screen import ModalScreen, Screen
 from textual.theme import Theme, ThemeProvider
 from textual.widgets import Input, TextArea
 
+from hermes_tui.core.actions import BY_ID
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.errors import EXIT_NOT_STARTED
 from hermes_tui.core.sanitize import clean
 from hermes_tui.tui.clipboard import copy
+from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import Keys, bindings, resolve
 from hermes_tui.tui.messages import CopyWanted, HintPressed
 from hermes_tui.tui.palette import ActionsProvider, Palette
+from hermes_tui.tui.screens.action_screen import ActionScreen
 from hermes_tui.tui.screens.approval import ApprovalScreen
-from hermes_tui.tui.screens.compare import CompareScreen
 from hermes_tui.tui.screens.dialogs import QuitChoice, QuitScreen
 from hermes_tui.tui.screens.help import HelpScreen
 from hermes_tui.tui.screens.main import MainScreen
@@ -84,7 +86,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
     COMMANDS: ClassVar[set[Callable[[], type[ActionsProvider]] | type[ActionsProvider]]] = {  # type: ignore[assignment]
         ActionsProvider
     }
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("app", "")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("app")]
 
     def __init__(self, controller: Controller, settings: ScreenSettings) -> None:
         super().__init__()
@@ -94,6 +96,12 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         controller.call = self.keys.label
         self._interrupted_at = float("-inf")
         self._started = False
+
+    @property
+    def context(self) -> AppContext:
+        """What screens need to know of the app; right once it is attached to a stack."""
+        training = self.controller.state.info.training
+        return AppContext(keys=self.keys, folder=self.settings.folder, training=training)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Offer none of Textual's own commands: the registry has all there is."""
@@ -119,7 +127,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
             screen.fail(str(error))
             return
         self._started = True
-        await self.switch_screen(MainScreen(self.controller))
+        await self.switch_screen(MainScreen(self.controller, self.context))
         for problem in self.keys.problems:
             self.notify(clean(problem), severity="warning", markup=False, timeout=10)
 
@@ -208,24 +216,22 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
 
     # Actions -------------------------------------------------------------------------------
 
-    def press(self, action_id: str) -> None:
-        """Do an action by its id, on whatever screen owns it."""
-        if isinstance(self.screen, (MainScreen, CompareScreen)):
-            self.screen.action_press(action_id)
-        elif hasattr(self, f"do_{action_id}"):
-            self.action_do(action_id)
+    def action_press(self, action_id: str) -> Awaitable[None] | None:
+        """Do an action by its id: the app's own, or one of the screen on top."""
+        if BY_ID[action_id].scope == "app":
+            return self.action_do(action_id)
+        return self.screen.press(action_id) if isinstance(self.screen, ActionScreen) else None
 
     def do_help(self) -> None:
         """Show the keys."""
         if isinstance(self.screen, HelpScreen):
             return
-        screen = self.screen
-        scope = screen.scope if isinstance(screen, (MainScreen, CompareScreen)) else "app"
+        scope = self.screen.scope if isinstance(self.screen, ActionScreen) else "app"
         self.push_screen(HelpScreen(self.keys, scope))
 
     def do_palette(self) -> None:
         """Show the palette."""
-        if isinstance(self.screen, (MainScreen, CompareScreen)):
+        if isinstance(self.screen, ActionScreen):
             self.push_screen(Palette())
 
     def do_approval_answer(self) -> None:
@@ -241,9 +247,10 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
 
             self.push_screen(ApprovalScreen(self.controller, request), answer)
 
-    def on_hint_pressed(self, message: HintPressed) -> None:
-        """Do an action that was clicked."""
-        self.press(message.action_id)
+    async def on_hint_pressed(self, message: HintPressed) -> None:
+        """Do an action that was clicked, or chosen in the palette."""
+        if (doing := self.action_press(message.action_id)) is not None:
+            await doing
 
     def do_theme(self) -> None:
         """Choose a theme."""

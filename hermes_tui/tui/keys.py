@@ -18,18 +18,12 @@ MAX_HINTS = 8
 """Hints that the footer shows at most."""
 
 
-def bindings(scope: Scope, owner: str) -> list[Binding]:
-    """Return the default bindings of a scope.
-
-    Args:
-        scope: whose actions.
-        owner: where the action method lives: ``app``, ``screen``, or empty for the widget itself.
-    """
-    prefix = f"{owner}." if owner else ""
+def bindings(scope: Scope) -> list[Binding]:
+    """Return the default bindings of a scope; the node that has them does its actions."""
     return [
         Binding(
             key,
-            f"{prefix}do('{action.id}'{f', {bound.place}' if action.numbered else ''})",
+            f"do('{action.id}'{f', {bound.place}' if action.numbered else ''})",
             action.title,
             show=False,
             priority=bound.before_widgets,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from textual.await_complete import AwaitComplete
 from textual.binding import BindingType
@@ -11,11 +11,9 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.widgets import Input
 
 from hermes_tui.core.actions import ACTIONS, Action
-from hermes_tui.tui.screens.compare import CompareScreen
+from hermes_tui.tui.messages import HintPressed
+from hermes_tui.tui.screens.action_screen import ActionScreen
 from hermes_tui.tui.screens.dialogs import PAGING, LeavesOnce, Pages
-
-if TYPE_CHECKING:
-    from hermes_tui.tui.app import HermesTui
 
 
 class Palette(LeavesOnce, Pages, CommandPalette):
@@ -59,8 +57,13 @@ class ActionsProvider(Provider):
                 title = matcher.highlight(action.title)
                 yield Hit(score, title, partial(self._press, action), help=self._help(action))
 
+    @property
+    def _over(self) -> ActionScreen:
+        assert isinstance(self.screen, ActionScreen)  # the app opens the palette over no other
+        return self.screen
+
     def _offered(self) -> list[Action]:
-        compare = isinstance(self.screen, CompareScreen)
+        compare = self._over.scope == "compare"
         return [
             action
             for action in ACTIONS
@@ -70,11 +73,11 @@ class ActionsProvider(Provider):
         ]
 
     def _help(self, action: Action) -> str:
-        keys = cast("HermesTui", self.app).keys.labels(action.id)
+        keys = self._over.context.keys.labels(action.id)
         return f"{action.help} {f'({keys})' if keys else ''}"
 
     def _press(self, action: Action) -> None:
         """Do what was chosen, once: a second enter, typed before the palette is gone, is none."""
         if not self._chosen:
             self._chosen = True
-            self.app.call_later(cast("HermesTui", self.app).press, action.id)
+            self.app.post_message(HintPressed(action.id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -18,20 +18,17 @@ from hermes_tui.core.compare import MAX_SIBLINGS, MIN_SIBLINGS, Comparison
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.tui import messages
+from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import bindings, hints
+from hermes_tui.tui.screens.action_screen import ActionScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, LeavesOnce
-from hermes_tui.tui.screens.throttled import PaintedScreen
 from hermes_tui.tui.widgets.approval_bar import AskedBar
-from hermes_tui.tui.widgets.base import Acts
 from hermes_tui.tui.widgets.chrome import Hints, NoRoom, clickable
 from hermes_tui.tui.widgets.formatting import foreign
 from hermes_tui.tui.widgets.prompt import Prompt
 from hermes_tui.tui.widgets.reply_column import SiblingView
 from hermes_tui.tui.widgets.training_text import waits_for
 from hermes_tui.tui.widgets.turn_view import Fate
-
-if TYPE_CHECKING:
-    from hermes_tui.tui.app import HermesTui
 
 TICK_S = 0.2
 """Counted-down seconds move this often."""
@@ -62,22 +59,24 @@ class SizeScreen(AskScreen):
         return "" if well else f"a number from {MIN_SIBLINGS} to {MAX_SIBLINGS}"
 
 
-class CompareScreen(Acts, LeavesOnce, PaintedScreen):
+class CompareScreen(LeavesOnce, ActionScreen):
     """Draws one comparison; leaving it ends nothing."""
 
     CANVAS = Hints
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("compare", "")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("compare")]
     AUTO_FOCUS = ""
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
 
-    scope: Scope = "compare"
-
-    def __init__(self, controller: Controller, comparison: Comparison) -> None:
-        super().__init__(id="compare")
-        self.controller = controller
+    def __init__(self, controller: Controller, context: AppContext, comparison: Comparison) -> None:
+        super().__init__(controller, context, id="compare")
         self.comparison = comparison
         self.shown = 0
         """Place of the reply that is shown where there is room for one."""
+
+    @property
+    def scope(self) -> Scope:
+        """Always the comparison, even while its prompt has the focus."""
+        return "compare"
 
     def compose(self) -> ComposeResult:
         """Lay out the replies, and the prompt until something was said."""
@@ -88,7 +87,7 @@ class CompareScreen(Acts, LeavesOnce, PaintedScreen):
                 yield SiblingView(place)
         yield AskedBar()
         with Vertical(id="prompt-box"):
-            yield Prompt(cast("HermesTui", self.app).keys, self.do_compare_leave)
+            yield Prompt(self.context.keys, self.do_compare_leave)
         yield Hints()
         yield NoRoom()
 
@@ -136,7 +135,7 @@ class CompareScreen(Acts, LeavesOnce, PaintedScreen):
         )
         self.query_one("#compare-top", Static).update(top)
         self.query_one("#compare-tabs", Static).update(self._tabs())
-        keys = cast("HermesTui", self.app).keys
+        keys = self.context.keys
         asked = self.controller.state.approval_queue
         clock = self.controller.clock()
         where = self._where(asked[0]) if asked else ""
@@ -222,11 +221,9 @@ class CompareScreen(Acts, LeavesOnce, PaintedScreen):
 
     # Actions -------------------------------------------------------------------------------
 
-    def action_press(self, action_id: str) -> Awaitable[None] | None:
-        """Do an action that was clicked in the footer, or chosen in the palette."""
-        if BY_ID[action_id].scope == "prompt":
-            return self.query_one(Prompt).action_do(action_id)
-        owner: Acts = self if BY_ID[action_id].scope == "compare" else cast("HermesTui", self.app)
+    def press(self, action_id: str) -> Awaitable[None] | None:
+        """Do an action of the comparison, or of its prompt."""
+        owner = self.query_one(Prompt) if BY_ID[action_id].scope == "prompt" else self
         return owner.action_do(action_id)
 
     def do_compare_pick(self, number: int) -> None:

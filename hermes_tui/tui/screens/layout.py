@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -28,8 +27,9 @@ from hermes_tui.core.controller import Controller
 from hermes_tui.core.sanitize import clean
 from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.core.state import ViewState
+from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import hints
-from hermes_tui.tui.screens.throttled import PaintedScreen
+from hermes_tui.tui.screens.action_screen import ActionScreen
 from hermes_tui.tui.widgets.approval_bar import AskedBar
 from hermes_tui.tui.widgets.chat_pane import ChatPane
 from hermes_tui.tui.widgets.chrome import Hints, NoRoom, PaneTabs, TopBar
@@ -41,9 +41,6 @@ from hermes_tui.tui.widgets.token_view import TokensPane
 from hermes_tui.tui.widgets.training_pane import TrainingPane
 from hermes_tui.tui.widgets.training_text import waits_for
 from hermes_tui.tui.widgets.turn_view import Fate
-
-if TYPE_CHECKING:
-    from hermes_tui.tui.app import HermesTui
 
 TICK_S = 0.2
 """Counted-down seconds move this often, and only while some are shown."""
@@ -66,7 +63,7 @@ FOCUS: dict[Scope, str] = {
 """The widget of each pane that takes the focus."""
 
 
-class PanesScreen(PaintedScreen):
+class PanesScreen(ActionScreen):
     """Draws the controller's state: sessions, conversation, tokens, lesson and stack."""
 
     CANVAS = ChatPane
@@ -81,9 +78,8 @@ class PanesScreen(PaintedScreen):
         (56, "-towering"),
     ]
 
-    def __init__(self, controller: Controller) -> None:
-        super().__init__(id="main")
-        self.controller = controller
+    def __init__(self, controller: Controller, context: AppContext) -> None:
+        super().__init__(controller, context, id="main")
         self.pane: Scope = "chat"
         """The pane that is shown where there is room for one."""
         self._arrived: list[TokensSampled | EpisodeLoaded] = []
@@ -100,13 +96,13 @@ class PanesScreen(PaintedScreen):
         with Horizontal(id="body"):
             yield SessionsPane(self.controller.clock)
             with Vertical(id="center"):
-                yield ChatPane(self._fate)
+                yield ChatPane(self.context, self._fate)
                 yield AskedBar()
                 with Vertical(id="prompt-box"):
-                    yield Prompt(cast("HermesTui", self.app).keys, lambda: self.go(self.pane))
+                    yield Prompt(self.context.keys, lambda: self.go(self.pane))
             with Vertical(id="right"):
-                yield TokensPane(id="tokens")
-                yield TrainingPane()
+                yield TokensPane(training=self.context.training)
+                yield TrainingPane(self.context.keys)
                 yield SystemPane()
                 yield LogsPane(id="logs")
         yield Hints()
@@ -195,7 +191,7 @@ class PanesScreen(PaintedScreen):
             self._ticks.resume()
 
     def _paint_asked(self) -> None:
-        key = cast("HermesTui", self.app).keys.label("approval_answer")
+        key = self.context.keys.label("approval_answer")
         asked = self._state.approval_queue
         where = self._state.where(asked[0]) if asked else ""
         self.query_one(AskedBar).show(asked, self.controller.clock(), key, where)
@@ -270,8 +266,7 @@ class PanesScreen(PaintedScreen):
 
     def on_descendant_focus(self) -> None:
         """Hint at the focused pane's keys."""
-        app = cast("HermesTui", self.app)
-        self.query_one(Hints).show(hints(self.scope), app.keys)
+        self.query_one(Hints).show(hints(self.scope), self.context.keys)
 
     def go(self, pane: Scope) -> None:
         """Show a pane and give it the focus."""

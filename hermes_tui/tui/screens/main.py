@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from textual.binding import BindingType
 from textual.screen import ScreenResultType
@@ -14,31 +14,27 @@ from hermes_tui.core.controller import Controller
 from hermes_tui.core.sanitize import clean, one_line
 from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.tui import messages
+from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import bindings
 from hermes_tui.tui.screens.compare import CompareScreen, SizeScreen
 from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, Dialog, RewardScreen
 from hermes_tui.tui.screens.layout import FOCUS, PanesScreen
 from hermes_tui.tui.widgets.base import Acts
-from hermes_tui.tui.widgets.chat_pane import ChatPane
+from hermes_tui.tui.widgets.chat_pane import ChatView
 from hermes_tui.tui.widgets.logs_pane import LogsPane
 from hermes_tui.tui.widgets.prompt import Prompt
 from hermes_tui.tui.widgets.sessions_pane import SessionsPane
-from hermes_tui.tui.widgets.token_view import TokensPane
-
-if TYPE_CHECKING:
-    from hermes_tui.tui.app import HermesTui
-    from hermes_tui.tui.widgets.chat_pane import ChatView
-    from hermes_tui.tui.widgets.token_view import TokenView
+from hermes_tui.tui.widgets.token_view import TokenView
 
 
-class MainScreen(Acts, PanesScreen):
+class MainScreen(PanesScreen):
     """Asks the controller for what the person wants."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen", "")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen")]
 
-    def __init__(self, controller: Controller) -> None:
-        super().__init__(controller)
+    def __init__(self, controller: Controller, context: AppContext) -> None:
+        super().__init__(controller, context)
         self._comparison: Comparison | None = None
 
     # Messages of the widgets ----------------------------------------------------------------
@@ -65,12 +61,14 @@ class MainScreen(Acts, PanesScreen):
 
     def on_find_wanted(self, message: messages.FindWanted) -> None:
         """Ask what to find, then go there."""
-        where, pane = "tokens", cast("TokenView | ChatView", self.query_one(TokensPane).view)
-        if message.pane == "chat":
-            where, pane = "conversation", self.query_one(ChatPane).view
+        where = "conversation" if message.pane == "chat" else "tokens"
+        views: dict[str, ChatView | TokenView] = {
+            "chat": self.query_one(ChatView),
+            "tokens": self.query_one(TokenView),
+        }
 
         def find(text: str | None) -> None:
-            if text and not pane.find(text):
+            if text and not views[message.pane].find(text):
                 self.notify(f"“{clean(text)}” is not there", markup=False)
 
         hint = "the same again goes on"
@@ -88,7 +86,7 @@ class MainScreen(Acts, PanesScreen):
 
     def on_export_wanted(self, message: messages.ExportWanted) -> None:
         """Write the shown episode to a file."""
-        folder = cast("HermesTui", self.app).settings.folder / "exports"
+        folder = self.context.folder / "exports"
         self._work(self.controller.export(message.episode_id, folder))
 
     def on_restart_wanted(self, message: messages.RestartWanted) -> None:
@@ -152,20 +150,14 @@ class MainScreen(Acts, PanesScreen):
     # Actions -------------------------------------------------------------------------------
 
     def press(self, action_id: str) -> Awaitable[None] | None:
-        """Do an action wherever its owner is: from the palette, or clicked in the footer."""
+        """Do an action of this screen, or of a pane: that one takes the focus."""
         scope = BY_ID[action_id].scope
-        if scope == "app":
-            return cast("HermesTui", self.app).action_do(action_id)
         if scope == "screen":
             return self.action_do(action_id)
         self.go(scope)
         owner = self.query_one(FOCUS[scope])
         assert isinstance(owner, Acts)
         return owner.action_do(action_id)
-
-    def action_press(self, action_id: str) -> Awaitable[None] | None:
-        """Do an action that was clicked in the footer."""
-        return self.press(action_id)
 
     def _score(self, reward: float) -> None:
         self._work(self.controller.score(reward))
@@ -238,7 +230,7 @@ class MainScreen(Acts, PanesScreen):
             if before is None or text.strip():
                 self._comparison = Comparison(self.controller, int(text))
             assert self._comparison is not None
-            self.app.push_screen(CompareScreen(self.controller, self._comparison))
+            self.app.push_screen(CompareScreen(self.controller, self.context, self._comparison))
 
         self._ask(SizeScreen(again=before is not None), answer)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -14,6 +14,7 @@ from textual.widgets import Static
 
 from hermes_tui.core.changes import ChatTurn, ToolPart
 from hermes_tui.core.state import ViewState
+from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import Keys, bindings
 from hermes_tui.tui.messages import CopyWanted, FindWanted
 from hermes_tui.tui.widgets.base import Acts, titled
@@ -22,9 +23,6 @@ from hermes_tui.tui.widgets.tool_block import FoldedBlock
 from hermes_tui.tui.widgets.transcript import NEAR, FollowingScroll
 from hermes_tui.tui.widgets.turn_view import Fate, TurnView
 from hermes_tui.tui.widgets.unread_bar import NewBelow
-
-if TYPE_CHECKING:
-    from hermes_tui.tui.app import HermesTui
 
 BATCH = 10
 """Turns that are mounted at once, at the end and whenever the person scrolls to an edge."""
@@ -63,10 +61,11 @@ class ChatView(Acts, FollowingScroll):
     Of a long conversation a part is mounted; it goes on where the person scrolls to its edge.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("chat", "")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("chat")]
 
-    def __init__(self, fate_of: Callable[[ChatTurn], Fate]) -> None:
+    def __init__(self, context: AppContext, fate_of: Callable[[ChatTurn], Fate]) -> None:
         super().__init__(id="chat-view")
+        self.context = context
         self._fate_of = fate_of
         self._turns: Sequence[ChatTurn] = ()
         self._first = 0
@@ -77,9 +76,8 @@ class ChatView(Acts, FollowingScroll):
 
     def compose(self) -> ComposeResult:
         """Lay out the empty conversation."""
-        app = cast("HermesTui", self.app)
-        training = app.controller.state.info.training
-        yield Static(welcome(app.keys, training=training), id="welcome")
+        greeting = welcome(self.context.keys, training=self.context.training)
+        yield Static(greeting, id="welcome")
         yield Static(id="earlier", classes="edge")
         yield Static(id="later", classes="edge")
 
@@ -100,7 +98,7 @@ class ChatView(Acts, FollowingScroll):
         self.follow()
 
     def _fate(self, turn: ChatTurn) -> Fate:
-        keys = cast("HermesTui", self.app).keys
+        keys = self.context.keys
         judged = [("score_good", "good"), ("score_bad", "bad")]
         labels = [f"{keys.label(action)} {word}" for action, word in judged if keys.label(action)]
         return replace(
@@ -263,13 +261,14 @@ def words_of(turn: ChatTurn) -> str:
 class ChatPane(Vertical):
     """The conversation and what is below its visible part."""
 
-    def __init__(self, fate_of: Callable[[ChatTurn], Fate]) -> None:
+    def __init__(self, context: AppContext, fate_of: Callable[[ChatTurn], Fate]) -> None:
         super().__init__(id="chat")
+        self.context = context
         self._fate_of = fate_of
 
     def compose(self) -> ComposeResult:
         """Lay out the pane."""
-        yield ChatView(self._fate_of)
+        yield ChatView(self.context, self._fate_of)
         yield NewBelow("words")
 
     def on_mount(self) -> None:

@@ -40,7 +40,7 @@ class TopBar(Widget):
         version = view.trainer.policy_version
         about = f" · {view.info.model}" if view.info.model else ""
         about += f" · policy v{version}" if version is not None else ""
-        name = clickable("hermes-tui", "screen.press('palette')", "bold $text-primary")
+        name = clickable("hermes-tui", "app.press('palette')", "bold $text-primary")
         left = Content.assemble(name, foreign(about))
         right = self._status(view)
         if (left, right) != (self._left, self._right):
@@ -109,8 +109,8 @@ class Hints(Widget):
     def show(self, actions: list[Action], keys: Keys) -> None:
         """Show these actions' keys."""
         hints = [
-            clickable(f"{keys.label(action.id)} ", f"screen.press('{action.id}')", "bold")
-            + clickable(action.hint, f"screen.press('{action.id}')", "dim")
+            clickable(f"{keys.label(action.id)} ", f"app.press('{action.id}')", "bold")
+            + clickable(action.hint, f"app.press('{action.id}')", "dim")
             for action in actions
             if keys.label(action.id)
         ]

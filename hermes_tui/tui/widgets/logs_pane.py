@@ -61,7 +61,7 @@ class LogView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {*LEVELS.values(), "logs--found", "logs--here"}
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("logs", "")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("logs")]
     following: reactive[bool] = reactive(True, init=False, repaint=False)
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ class SessionsPane(Acts, RowsView):
         clock: seconds since the epoch.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("sessions", "")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("sessions")]
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(id="sessions")

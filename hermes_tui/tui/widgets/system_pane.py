@@ -34,7 +34,7 @@ WIDE_CELLS = 70
 class ProcessTree(Acts, RowsView):
     """One row per process, under those that they belong to."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("system", "")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("system")]
 
     def __init__(self) -> None:
         super().__init__(id="processes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -28,9 +28,6 @@ from hermes_tui.tui.widgets.formatting import foreign, number, signed
 from hermes_tui.tui.widgets.token_layout import Break, Item, TokenLines, bar, level, trajectory
 from hermes_tui.tui.widgets.unread_bar import NewBelow
 
-if TYPE_CHECKING:
-    from hermes_tui.tui.app import HermesTui
-
 LEVELS = ("level0", "level1", "level2", "level3", "level4")
 """Component classes from an expected token to a very surprising one."""
 
@@ -53,7 +50,7 @@ class TokenView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
         "tokens--differs",
     }
     BINDINGS: ClassVar[list[BindingType]] = [
-        *bindings("tokens", ""),
+        *bindings("tokens"),
         Binding("up", "line(-1)", show=False),
         Binding("down", "line(1)", show=False),
         Binding("pageup", "page(-1)", show=False),
@@ -444,7 +441,15 @@ def _others(token: Token, width: int) -> list[Content]:
 
 
 class TokensPane(Vertical):
-    """The token view, what is below it, and the token under the cursor."""
+    """The token view, what is below it, and the token under the cursor.
+
+    Args:
+        training: whether the stack has a trainer: else no tokens are recorded.
+    """
+
+    def __init__(self, *, training: bool) -> None:
+        super().__init__(id="tokens")
+        self._training = training
 
     def compose(self) -> ComposeResult:
         """Lay out the pane."""
@@ -457,7 +462,7 @@ class TokensPane(Vertical):
         """Show an empty pane."""
         titled(self, "tokens")
         detail = self.query_one(TokenDetail)
-        if not cast("HermesTui", self.app).controller.state.info.training:
+        if not self._training:
             detail.nothing = "training is off: no tokens are recorded"
         detail.show(None)
 

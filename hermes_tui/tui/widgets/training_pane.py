@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from hermes_tui.core.models import StepRow
 from hermes_tui.core.state import ViewState
-from hermes_tui.tui.keys import bindings
+from hermes_tui.tui.keys import Keys, bindings
 from hermes_tui.tui.messages import RollbackWanted, TrainingHeld
 from hermes_tui.tui.widgets.base import Acts, ScrollsAtOnce, titled
 from hermes_tui.tui.widgets.plot import Course, Points
@@ -26,9 +26,6 @@ from hermes_tui.tui.widgets.training_text import (
     numbers,
     trained_steps,
 )
-
-if TYPE_CHECKING:
-    from hermes_tui.tui.app import HermesTui
 
 COURSES: tuple[tuple[str, str, float | None, float | None], ...] = (
     ("reward", "reward_mean", -1.0, 1.0),
@@ -44,10 +41,11 @@ COURSES: tuple[tuple[str, str, float | None, float | None], ...] = (
 class TrainingPane(Acts, ScrollsAtOnce, VerticalScroll, can_focus=True):
     """In short beside the other panes; whole where it has the screen for itself."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("training", "")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("training")]
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Keys) -> None:
         super().__init__(id="training")
+        self._keys = keys
         self._view = ViewState()
 
     def compose(self) -> ComposeResult:
@@ -89,7 +87,7 @@ class TrainingPane(Acts, ScrollsAtOnce, VerticalScroll, can_focus=True):
     def sync(self, view: ViewState) -> None:
         """Show the trainer as it is now."""
         self._view = view
-        hold = cast("HermesTui", self.app).keys.label("training_hold")
+        hold = self._keys.label("training_hold")
         steps = trained_steps(view)
         self._put("training-text", describe(view, hold))
         if view.info.training:

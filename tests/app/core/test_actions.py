@@ -60,7 +60,7 @@ def test_no_default_is_a_key_that_terminals_own() -> None:
 
 def test_no_two_actions_of_one_scope_share_a_key() -> None:
     for scope in OWNERS:
-        keys = [binding.key for binding in bindings(scope, "")]
+        keys = [binding.key for binding in bindings(scope)]
         assert len(keys) == len(set(keys)), scope
 
 
@@ -163,7 +163,7 @@ async def stand(pilot: Pilot[None], action: Action) -> None:
         return
     if scope == "compare":
         controller = app.controller
-        await app.push_screen(CompareScreen(controller, Comparison(controller, 2)))
+        await app.push_screen(CompareScreen(controller, app.context, Comparison(controller, 2)))
         app.screen.query_one("#prompt-box").display = False
         app.screen.query_one("#sibling-0").focus()
     else:

@@ -174,7 +174,7 @@ async def test_hostile_text_in_dialogs_is_only_text(tmp_path: Path, text: str) -
         await look_into(pilot, AskScreen(text, text, text))
         await look_into(pilot, ConfirmScreen(text, text, "Yes"))
         comparison = Comparison(app.controller, 2)
-        await app.push_screen(CompareScreen(app.controller, comparison))
+        await app.push_screen(CompareScreen(app.controller, app.context, comparison))
         await comparison.ask(text)
         await until(pilot, lambda: len(app.screen.query("Reply")) == 2)
         for reply in app.screen.query(SiblingView):

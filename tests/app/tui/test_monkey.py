@@ -85,7 +85,7 @@ def palette(_: HermesTui, __: FakeBackend) -> Screen[object]:
 
 def comparison(app: HermesTui, backend: FakeBackend) -> Screen[object]:
     app.controller.state.pending_approvals["a"] = ASKED
-    return CompareScreen(app.controller, Comparison(app.controller, 2))
+    return CompareScreen(app.controller, app.context, Comparison(app.controller, 2))
 
 
 def approval(app: HermesTui, _: FakeBackend) -> Screen[object]:

@@ -152,7 +152,9 @@ async def test_a_hint_names_a_range_of_keys_whole(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
     add_past(backend)
     async with running(app, NARROW) as pilot:
-        await app.push_screen(CompareScreen(app.controller, Comparison(app.controller, 3)))
+        await app.push_screen(
+            CompareScreen(app.controller, app.context, Comparison(app.controller, 3))
+        )
         await pilot.press(*"Hi", "enter")
         await until(pilot, lambda: "1…9 pick  enter score" in screen_lines(pilot)[-1], "the hints")
 

@@ -113,7 +113,9 @@ async def test_keys_right_after_leaving_the_prompt_are_the_panes(
     app, _ = make_app(tmp_path)
     async with running(app) as pilot:
         if compare:
-            await app.push_screen(CompareScreen(app.controller, Comparison(app.controller, 2)))
+            await app.push_screen(
+                CompareScreen(app.controller, app.context, Comparison(app.controller, 2))
+            )
             await until(pilot, lambda: isinstance(app.focused, Prompt))
             burst(pilot, "escape")
         burst(pilot, *"so far", "escape", "t")
@@ -166,7 +168,7 @@ async def test_what_is_typed_as_the_palette_is_clicked_away_is_looked_for_nowher
     app, _ = make_app(tmp_path)
     async with running(app, NARROW) as pilot:
         for _ in range(20):
-            app.press("palette")
+            app.action_press("palette")
             burst(pilot, *"pan")
             for _ in range(3):
                 await click(pilot, (0, 0))
@@ -213,7 +215,7 @@ async def test_a_page_key_in_a_list_without_room_is_none(tmp_path: Path, name: s
         if name in DIALOGS:
             app.push_screen(DIALOGS[name](app))
         else:
-            app.press(name)
+            app.action_press(name)
         await until(pilot, lambda: bool(app.screen.query(OptionList)), "the list")
         options = app.screen.query_one(OptionList)
         await until(pilot, lambda: options.option_count > 0, "something to choose from")
@@ -229,7 +231,7 @@ async def test_what_was_copied_is_pasted_as_text_from_outside_is(tmp_path: Path,
         if name in DIALOGS:
             app.push_screen(DIALOGS[name](app))
         elif name == "palette":
-            app.press("palette")
+            app.action_press("palette")
         await until(pilot, lambda: isinstance(app.focused, (Input, Prompt)), "a field")
         burst(pilot, "a", "ctrl+v", "b")
         field = app.focused
@@ -257,7 +259,7 @@ async def test_a_double_click_beside_a_dialog_leaves_only_the_dialog(
         if name in DIALOGS:
             app.push_screen(DIALOGS[name](app))
         else:
-            app.press(name)
+            app.action_press(name)
         await until(pilot, lambda: app.screen is not main(app))
         await click(pilot, (0, 0), times=2)
         await until(pilot, lambda: app.screen is main(app))

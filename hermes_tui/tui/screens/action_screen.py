@@ -1,0 +1,36 @@
+"""A screen that does actions of the registry."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable
+
+from hermes_tui.core.actions import Scope
+from hermes_tui.core.controller import Controller
+from hermes_tui.tui.context import AppContext
+from hermes_tui.tui.screens.throttled import PaintedScreen
+from hermes_tui.tui.widgets.base import Acts
+
+
+class ActionScreen(Acts, PaintedScreen):
+    """The app, the palette and the help need to know no more of a screen than this.
+
+    Args:
+        controller: the use cases.
+        context: the keys in force, the run directory, whether there is a trainer.
+        id: name in the style sheet.
+    """
+
+    def __init__(self, controller: Controller, context: AppContext, *, id: str) -> None:
+        super().__init__(id)
+        self.controller = controller
+        self.context = context
+
+    @property
+    @abstractmethod
+    def scope(self) -> Scope:
+        """The pane that has the focus, or ``compare`` on that screen."""
+
+    @abstractmethod
+    def press(self, action_id: str) -> Awaitable[None] | None:
+        """Do an action of this screen or of one of its widgets."""
