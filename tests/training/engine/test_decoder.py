@@ -11,7 +11,7 @@ import torch
 from fakes.tiny_decoders import LLAMA3_ROPE, VOCABULARY, make_decoder
 from transformers import AutoModelForCausalLM
 
-from hermes_tui_training.engine.decoder import Decoder, Segment
+from hermes_tui_training.engine.decoder import Chunk, Decoder
 from hermes_tui_training.engine.linear import Linear
 from hermes_tui_training.engine.llama import LlamaDecoder, LlamaShape
 from hermes_tui_training.engine.transformers_decoder import TransformersDecoder
@@ -64,16 +64,16 @@ def test_chunks_and_single_tokens_of_several_sequences_are_as_transformers(
     one, two = decoder.new_cache(), decoder.new_cache()
 
     logits = decoder.forward(
-        [Segment(token_ids=first[:270], cache=one), Segment(token_ids=second[:7], cache=two)]
+        [Chunk(token_ids=first[:270], cache=one), Chunk(token_ids=second[:7], cache=two)]
     )
     torch.testing.assert_close(logits[0], expected_first[269], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(logits[1], expected_second[6], atol=1e-4, rtol=1e-4)
     logits = decoder.forward(  # a chunk behind a cache, beside one token of another sequence
-        [Segment(token_ids=second[7:8], cache=two), Segment(token_ids=first[270:299], cache=one)]
+        [Chunk(token_ids=second[7:8], cache=two), Chunk(token_ids=first[270:299], cache=one)]
     )
     torch.testing.assert_close(logits[0], expected_second[7], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(logits[1], expected_first[298], atol=1e-4, rtol=1e-4)
-    logits = decoder.forward([Segment(token_ids=first[299:], cache=one)])
+    logits = decoder.forward([Chunk(token_ids=first[299:], cache=one)])
     torch.testing.assert_close(logits[0], expected_first[299], atol=1e-4, rtol=1e-4)
     assert (one.length, two.length) == (300, 8)
 
@@ -83,13 +83,13 @@ def test_a_forked_cache_goes_on_alone(tmp_path: Path) -> None:
     decoder = load(directory)
     common, ending = tokens(50, 3), tokens(20, 4)
     cache = decoder.new_cache()
-    decoder.forward([Segment(token_ids=common, cache=cache)])
+    decoder.forward([Chunk(token_ids=common, cache=cache)])
     fork = cache.fork(30)
     assert fork is not None
-    logits = decoder.forward([Segment(token_ids=ending, cache=fork)])
+    logits = decoder.forward([Chunk(token_ids=ending, cache=fork)])
     expected = reference(directory, common[:30] + ending)[-1]
     torch.testing.assert_close(logits[0], expected, atol=1e-4, rtol=1e-4)
-    logits = decoder.forward([Segment(token_ids=ending, cache=cache)])
+    logits = decoder.forward([Chunk(token_ids=ending, cache=cache)])
     expected = reference(directory, common + ending)[-1]
     torch.testing.assert_close(logits[0], expected, atol=1e-4, rtol=1e-4)
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from hermes_tui_common.errors import TrainingError
-from hermes_tui_training.engine.decoder import Segment
+from hermes_tui_training.engine.decoder import Chunk
 from hermes_tui_training.engine.llama import LlamaDecoder, LlamaShape
 from hermes_tui_training.engine.weights import read_checkpoint
 
@@ -62,7 +62,7 @@ def test_an_adapter_is_merged_as_peft_merges_it(
 
 
 def logits(decoder: LlamaDecoder) -> torch.Tensor:
-    return decoder.forward([Segment(token_ids=[1, 2, 3], cache=decoder.new_cache())])
+    return decoder.forward([Chunk(token_ids=[1, 2, 3], cache=decoder.new_cache())])
 
 
 @pytest.mark.filterwarnings("ignore:.*tie:UserWarning")  # the embedding alone is adapted

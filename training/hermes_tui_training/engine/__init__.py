@@ -1,4 +1,4 @@
-"""What samples tokens: the ``Engine`` protocol and its implementations."""
+"""Engines sample tokens: the ``Engine`` protocol and its implementations."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = [
 
 
 def create_engine(config: TrainingConfig, model: ModelConfig, model_dir: Path) -> Engine:
-    """Return the engine that the configuration asks for, not started yet.
+    """Return the configured engine, not started yet.
 
     Args:
-        config: ``[training]``; its ``engine`` section decides.
+        config: ``[training]``; its ``engine`` section names the engine.
         model: ``[model]``.
         model_dir: Hugging Face directory, as ``prepare_model`` returns it.
     """

@@ -1,4 +1,4 @@
-"""What an engine is: it samples tokens, and takes new weights while it goes on serving."""
+"""The ``Engine`` protocol: samples tokens, and takes new weights without a pause in serving."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class SamplingParams:
     temperature: float = 1.0
     """Logits are divided by it; 0 is greedy."""
     top_p: float = 1.0
-    """Smallest set of tokens whose probabilities reach this is kept, in (0, 1]."""
+    """Sample from the fewest likeliest tokens whose probabilities add up to this, in (0, 1]."""
     top_k: int = 0
-    """How many of the likeliest tokens are kept; 0 keeps all."""
+    """Sample from this many of the likeliest tokens; 0 means all."""
     seed: int | None = None
-    """Makes the completion reproducible; None draws one."""
+    """Makes the completion reproducible; None draws a new seed."""
     stop: tuple[str, ...] = ()
-    """Texts that end the completion once the decoded tokens hold one."""
+    """Texts that end the completion as soon as the decoded text contains one."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end the completion; the stop token itself is part of it."""
     top_logprobs: int = 0
@@ -34,7 +34,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOutput:
-    """Tokens that one completion gained, usually one; all sequences are equally long."""
+    """The next tokens of one completion, usually one; all fields have the same length."""
 
     token_ids: tuple[int, ...]
     """Sampled ids."""
@@ -42,39 +42,39 @@ class EngineOutput:
     """Natural log-probability of each sampled id under softmax(logits / temperature), before any
     truncation by top_p or top_k; at temperature 0 under softmax(logits)."""
     policy_versions: tuple[int, ...]
-    """Version of the weights that made each token."""
+    """Version of the weights that sampled each token."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """Per token its likeliest (id, logprob) pairs, best first; empty when none were asked for."""
+    """The likeliest (id, logprob) pairs per token, best first; empty when none were requested."""
     finish_reason: FinishReason | None = None
-    """Set on the last output only."""
+    """Why the completion ended; set on the last output only."""
     stop_text: str | None = None
     """The stop string that ended the completion, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """What an engine is doing now."""
+    """The current load of an engine."""
 
     num_running: int
-    """Requests being decoded."""
+    """Requests that are being computed."""
     num_waiting: int
-    """Requests that wait for a slot."""
+    """Requests in the queue."""
     paused: bool
-    """Whether sampling is held."""
+    """True while sampling is paused."""
     tokens_per_s: float
-    """Sampled tokens per second over the last seconds, all requests together."""
+    """Sampled tokens per second over the last five seconds, all requests together."""
     cached_tokens: int
-    """Tokens whose keys and values are kept for later prompts."""
+    """Tokens in the prefix cache."""
     prefix_hit_tokens: int
-    """Prompt tokens that did not have to be computed, since start."""
+    """Prompt tokens since the start that came from the prefix cache."""
     prompt_tokens: int
-    """Prompt tokens received, since start."""
+    """All prompt tokens since the start."""
 
 
 class Engine(Protocol):
     """Samples completions of token prompts.
 
-    Raises: TrainingError: from any method, when generation or a swap failed; its text says why.
+    Raises: TrainingError: from any method, when generation or a swap failed.
     """
 
     @property
@@ -84,7 +84,7 @@ class Engine(Protocol):
 
     @property
     def policy_version(self) -> int:
-        """Version of the weights that sample now."""
+        """Version of the weights in use."""
         ...
 
     @property
@@ -93,7 +93,7 @@ class Engine(Protocol):
         ...
 
     async def start(self) -> None:
-        """Load what is needed; returns once completions can be asked for."""
+        """Load the model; returns when the engine can take requests."""
         ...
 
     def generate(
@@ -101,32 +101,33 @@ class Engine(Protocol):
     ) -> AsyncIterator[EngineOutput]:
         """Sample one completion.
 
-        Closing the iterator (``aclose``) or cancelling its task aborts the request within one step
-        and frees its slot. Iteration ends after the output that has a ``finish_reason``.
+        The iteration ends after the output with a ``finish_reason``. Closing the iterator
+        (``aclose``) or cancelling its task aborts the request within one step.
         """
         ...
 
     async def swap(self, checkpoint: Path, policy_version: int) -> None:
-        """Serve the weights of a checkpoint directory from the next token boundary on.
+        """Sample with the weights of a checkpoint directory from the next token on.
 
         The directory is in Hugging Face layout: ``model.safetensors`` (full), or peft's
         ``adapter_model.safetensors`` and ``adapter_config.json`` (an adapter on the base model).
-        Requests in flight go on; the prefix cache is dropped. On failure the old weights serve on.
+        Requests in flight continue. The prefix cache is cleared. After a failure the old weights
+        stay in use.
         """
         ...
 
     async def pause(self) -> None:
-        """Hold sampling; requests in flight keep their state."""
+        """Stop sampling for now; requests in flight keep their state."""
         ...
 
     async def resume(self) -> None:
-        """Go on sampling."""
+        """Sample again after ``pause``."""
         ...
 
     def stats(self) -> EngineStats:
-        """Return what the engine is doing now."""
+        """Return the current load."""
         ...
 
     async def stop(self) -> None:
-        """End all requests and free everything."""
+        """End all requests with an error and free the model."""
         ...

@@ -1,6 +1,6 @@
-"""What the torch engine needs of a model: caches, and one forward pass over several sequences.
+"""The torch engine's interface to a model: KV caches, and one forward pass over many sequences.
 
-Shapes: S segments, T tokens of all segments, V vocabulary.
+Shapes: S sequences, V vocabulary.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 class State(Mapping[str, Tensor]):
     """Weights by their Hugging Face names.
 
-    A changed weight is computed each time it is asked for: whoever lays weights out one by one
-    needs memory for one of them.
+    A changed weight, such as a merged LoRA weight, is computed each time it is read. A caller that
+    reads weights one by one therefore needs memory for one of them only.
     """
 
     def __init__(
@@ -26,9 +26,9 @@ class State(Mapping[str, Tensor]):
     ) -> None:
         """
         Args:
-            tensors: all weights, often maps of files.
-            changes: how to compute those that are not the base model's; all others are. None when
-                nothing is known of the base model.
+            tensors: all weights, often memory-mapped files.
+            changes: computes each weight that differs from the base model's; all others equal it.
+                None when it is not known which weights differ.
         """
         self._tensors = tensors
         self._changes = changes
@@ -45,37 +45,37 @@ class State(Mapping[str, Tensor]):
         return len(self._tensors)
 
     def is_base(self, name: str) -> bool:
-        """Whether a weight, there or not, is surely what it is in the base model."""
+        """True if a weight is known to equal the base model's; also for a name that neither has."""
         return self._changes is not None and name not in self._changes
 
 
 class Cache(Protocol):
-    """Keys and values of the first ``length`` tokens of one sequence."""
+    """KV cache of one sequence: the keys and values of its first ``length`` tokens."""
 
     @property
     def length(self) -> int:
-        """Tokens whose keys and values are held."""
+        """Number of tokens in the cache."""
         ...
 
     def fork(self, length: int) -> Cache | None:
-        """Return a copy of the first ``length`` tokens; None where the model cannot cut a cache."""
+        """Return a copy of the first ``length`` tokens; None if the cache cannot be shortened."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """The next tokens of one sequence."""
+class Chunk:
+    """Tokens of one sequence to compute in one forward pass."""
 
     token_ids: Sequence[int]
-    """Tokens to compute, at least one; they follow those in the cache."""
+    """At least one; they follow the tokens in the cache."""
     cache: Cache
-    """The sequence's cache; holds these tokens too afterwards."""
+    """The sequence's cache; the forward pass adds these tokens to it."""
 
 
 class Decoder(Protocol):
     """A causal language model.
 
-    Not thread-safe but for ``prepare``, which may run beside ``forward``.
+    Not thread-safe, except that ``prepare`` may run in another thread during ``forward``.
     """
 
     @property
@@ -85,17 +85,17 @@ class Decoder(Protocol):
 
     @property
     def context_length(self) -> int:
-        """Longest sequence the model was made for, in tokens."""
+        """Longest sequence that the model was trained for, in tokens."""
         ...
 
     def new_cache(self) -> Cache:
         """Return an empty cache."""
         ...
 
-    def forward(self, segments: Sequence[Segment]) -> Tensor:
-        """Return the logits after each segment's last token, [S, V] float32."""
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Return the logits after each chunk's last token, [S, V] float32, one row per chunk."""
         ...
 
     def prepare(self, state: State) -> Callable[[], None]:
-        """Lay out new weights beside those in use; the returned call puts them in their place."""
+        """Load new weights beside those in use; calling the result switches to them."""
         ...

@@ -1,8 +1,13 @@
-"""A matrix product with constant weights in the fastest form that the device has.
+"""A linear layer with constant weights, in the fastest form that the device has.
 
-On x86 CPUs oneDNN packs the weights once; at the 1 to 16 rows of a decode step its products took a
-third of ``F.linear``'s time, and 0.85 of it for prompts (docs/engine.md). It is what torch's own
-compiler emits there, called without compiling.
+On x86 CPUs oneDNN reorders ("packs") the weights once for its own kernels. With 1 to 16 rows, as in
+a decode step, packed products took a third of ``F.linear``'s time; for prompts 0.85 of it
+(docs/engine.md).
+
+The two operators used here are private to torch (checked with 2.13). ``torch.compile`` emits them
+for constant weights on CPUs: https://github.com/pytorch/pytorch/pull/89109. A public function was
+proposed and not merged: https://github.com/pytorch/pytorch/pull/139387. So they are tried once, and
+``F.linear`` is used when they are missing or wrong.
 """
 
 from __future__ import annotations
@@ -17,11 +22,11 @@ from torch import Tensor
 logger = logging.getLogger(__name__)
 
 _TYPICAL_ROWS = 16
-"""Rows that the packed layout is chosen for: a decode step of a few streams."""
+"""oneDNN chooses the layout for this number of rows: a decode step of a few completions."""
 
 
 class Linear:
-    """x ↦ x Wᵀ + b. Keeps a packed copy of W where that is faster, else W itself."""
+    """x ↦ x Wᵀ + b. Holds W packed where that is faster, otherwise as it is."""
 
     __slots__ = ("_bias", "_is_packed", "_weight")
 
@@ -51,7 +56,7 @@ def _packed_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @functools.cache
 def _packing_works() -> bool:
-    """Try the packed form once: it is no public interface, so it is used only if it is right."""
+    """Compare one packed product with ``F.linear``'s."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     weight = torch.linspace(-1, 1, 64 * 48).view(64, 48)
@@ -60,8 +65,8 @@ def _packing_works() -> bool:
         found = _packed_product(x, _packed(weight), bias)
         works = torch.allclose(found, F.linear(x, weight, bias), atol=1e-4)
     except (AttributeError, RuntimeError, TypeError) as error:
-        logger.info("packed products are not available reason=%s", error)
+        logger.info("packed linear layers are not available reason=%s", error)
         return False
     if not works:
-        logger.warning("packed products are wrong on this machine: not used")
+        logger.warning("packed linear layers give wrong results on this machine: not used")
     return works

@@ -1,9 +1,9 @@
 """Our own forward pass for Llama-shaped decoders: Llama, SmolLM2, Mistral, Qwen2 and Qwen3 (dense).
 
-One pass computes single tokens of many sequences and chunks of prompts together, so that the
-weights are read once for all of them. On a CPU, reading the weights is what a decode step costs.
+One pass computes the next token of many sequences together with chunks of prompts. The weights are
+read once for all of them; on a CPU, reading the weights is most of the cost of a decode step.
 
-Shapes: T tokens of all segments, D hidden, H query heads, K key-value heads, G = H / K,
+Shapes: T tokens of all chunks, D hidden, H query heads, K key-value heads, G = H / K,
 E head size, F feed-forward, P positions of one sequence.
 """
 
@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hermes_tui_training.engine.decoder import Segment, State
+from hermes_tui_training.engine.decoder import Chunk, State
 from hermes_tui_training.engine.linear import Linear
 
 _ARCHITECTURES = (
@@ -32,7 +32,7 @@ _EMBEDDING = "model.embed_tokens.weight"
 _HEAD = "lm_head.weight"
 
 _CACHE_BLOCK = 256
-"""Tokens by which a cache grows: few enough to waste little, enough to copy seldom."""
+"""A cache grows by this many tokens: small enough to waste little, large enough to copy rarely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class LlamaShape:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> LlamaShape | None:
-        """Return the sizes in a ``config.json``; None when the model is shaped otherwise."""
+        """Return the sizes in a ``config.json``; None if this file cannot compute the model."""
         if (
             config.get("architectures", [None])[0] not in _ARCHITECTURES
             or config.get("hidden_act", "silu") != "silu"
@@ -78,7 +78,7 @@ class LlamaShape:
 
 
 def _slides(config: dict[str, Any]) -> bool:
-    """Whether some layer attends to a window of the past only."""
+    """True if a layer uses sliding-window attention."""
     window = config.get("sliding_window") and config.get("use_sliding_window", True)
     return bool(window) or "sliding_attention" in (config.get("layer_types") or [])
 
@@ -88,7 +88,7 @@ def _head_size(config: dict[str, Any]) -> int:
 
 
 def _inverse_frequencies(config: dict[str, Any]) -> tuple[float, ...] | None:
-    """Return the rotary frequencies; None for a kind of scaling that we do not compute."""
+    """Return the rotary frequencies; None for a kind of scaling that is not supported."""
     rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     kind = rope.get("rope_type") or rope.get("type") or "default"
     theta = rope.get("rope_theta") or config.get("rope_theta") or 10_000.0
@@ -106,7 +106,11 @@ def _inverse_frequencies(config: dict[str, Any]) -> tuple[float, ...] | None:
 
 
 def _llama3_frequency(frequency: float, rope: dict[str, Any]) -> float:
-    """Slow frequencies are divided by the factor, fast ones kept, those between blended."""
+    """Scale one frequency as Llama 3.1 does.
+
+    Low frequencies are divided by the factor and high ones stay; between them it is interpolated
+    (``_compute_llama3_parameters`` in transformers' ``modeling_rope_utils``).
+    """
     turns = rope["original_max_position_embeddings"] * frequency / (2 * math.pi)
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     kept = min(max((turns - low) / (high - low), 0.0), 1.0)
@@ -114,7 +118,7 @@ def _llama3_frequency(frequency: float, rope: dict[str, Any]) -> float:
 
 
 class LlamaCache:
-    """Keys and values of one sequence, [layers, 2, K, capacity, E]; grows as needed."""
+    """KV cache of one sequence, [layers, 2, K, capacity, E]; grows when needed."""
 
     __slots__ = ("_buffer", "length")
 
@@ -128,7 +132,7 @@ class LlamaCache:
         return LlamaCache(self._grown(length), length)
 
     def reserve(self, length: int) -> Tensor:
-        """Make room for ``length`` tokens and return the buffer."""
+        """Grow to at least ``length`` tokens and return the buffer."""
         if length > self._buffer.shape[3]:
             self._buffer = self._grown(length)
         return self._buffer
@@ -158,7 +162,7 @@ class _Layer:
 class _Weights:
     embedding: Tensor
     ends_are_base: bool
-    """Whether embedding and head are the base model's."""
+    """True if embedding and head are the base model's."""
     layers: tuple[_Layer, ...]
     norm: Tensor
     head: Linear
@@ -176,7 +180,7 @@ class LlamaDecoder:
         self._frequencies = torch.tensor(
             shape.inverse_frequencies, device=device, dtype=torch.float32
         )
-        # The halves of a head turn against each other: (a, b) → (a cos - b sin, b cos + a sin).
+        # Hugging Face rotates the halves of a head: (a, b) → (a cos - b sin, b cos + a sin).
         half = torch.ones(shape.head_size // 2, device=device)
         self._signs = torch.cat([-half, half])
         self._weights = self._laid_out(state, None)
@@ -188,7 +192,7 @@ class LlamaDecoder:
 
     @property
     def context_length(self) -> int:
-        """Longest sequence the model was made for, in tokens."""
+        """Longest sequence that the model was trained for, in tokens."""
         return self._shape.context_length
 
     def new_cache(self) -> LlamaCache:
@@ -198,7 +202,7 @@ class LlamaDecoder:
         return LlamaCache(torch.empty(size, device=self._device, dtype=self._dtype), 0)
 
     def prepare(self, state: State) -> Callable[[], None]:
-        """Lay out new weights beside those in use; the returned call puts them in their place."""
+        """Load new weights beside those in use; calling the result switches to them."""
         weights = self._laid_out(state, self._weights)
 
         def install() -> None:
@@ -207,12 +211,12 @@ class LlamaDecoder:
         return install
 
     @torch.inference_mode()
-    def forward(self, segments: Sequence[Segment]) -> Tensor:
-        """Return the logits after each segment's last token, [S, V] float32."""
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Return the logits after each chunk's last token, [S, V] float32."""
         s, weights = self._shape, self._weights
-        sizes = [len(segment.token_ids) for segment in segments]
-        attention = _Attention(segments, sizes, self._device)
-        token_ids = [token for segment in segments for token in segment.token_ids]
+        sizes = [len(chunk.token_ids) for chunk in chunks]
+        attention = _Attention(chunks, sizes, self._device)
+        token_ids = [token for chunk in chunks for token in chunk.token_ids]
         x_TD = F.embedding(torch.tensor(token_ids, device=self._device), weights.embedding)
         cos, sin = self._rotation(attention.positions)
         for index, layer in enumerate(weights.layers):
@@ -225,9 +229,9 @@ class LlamaDecoder:
             gate, up = layer.gate_up(normed).chunk(2, dim=-1)
             x_TD = x_TD + layer.down(F.silu(gate) * up)
         last = torch.tensor(sizes, device=self._device).cumsum(0) - 1
-        for segment, size in zip(segments, sizes, strict=True):
-            assert isinstance(segment.cache, LlamaCache)
-            segment.cache.length += size
+        for chunk, size in zip(chunks, sizes, strict=True):
+            assert isinstance(chunk.cache, LlamaCache)
+            chunk.cache.length += size
         x_SD = F.rms_norm(x_TD[last], (s.hidden_size,), weights.norm, s.norm_eps)
         return weights.head(x_SD).float()
 
@@ -238,7 +242,11 @@ class LlamaDecoder:
         return cos[:, None].to(self._dtype), sin[:, None].to(self._dtype)
 
     def _norm_and_rotate(self, qkv: Tensor, layer: _Layer, cos: Tensor, sin: Tensor) -> None:
-        """Turn queries and keys, [T, H + K of H + 2K, E], in place."""
+        """Normalize and rotate queries and keys in place.
+
+        Args:
+            qkv: [T, H + 2K, E]; the first H + K heads are changed.
+        """
         s = self._shape
         if layer.query_norm is not None:
             query, key = qkv[:, : s.num_heads], qkv[:, s.num_heads : s.num_heads + s.num_kv_heads]
@@ -249,9 +257,13 @@ class LlamaDecoder:
         turned.mul_(cos).addcmul_(swapped, sin)
 
     def _laid_out(self, state: State, current: _Weights | None) -> _Weights:
-        """Return weights in the form that computes; base ones that are there already are kept."""
+        """Return weights in the layout of ``forward``.
 
-        # Always a copy: what was read is a map of a file, which somebody may truncate.
+        Args:
+            current: weights in use; an embedding and a head that stay the same are shared with it.
+        """
+
+        # Always a copy: the tensors are memory-mapped, and reading a truncated file would crash.
         def get(name: str) -> Tensor:
             return state[name].to(self._device, self._dtype, copy=True)
 
@@ -292,20 +304,20 @@ class LlamaDecoder:
 
 
 class _Attention:
-    """Attention of one forward pass: writes keys and values to the caches, and mixes values."""
+    """Attention in one forward pass: extends the caches and mixes their values."""
 
-    def __init__(self, segments: Sequence[Segment], sizes: list[int], device: torch.device) -> None:
+    def __init__(self, chunks: Sequence[Chunk], sizes: list[int], device: torch.device) -> None:
         self._sizes = sizes
         self._new: list[tuple[Tensor, ...]] = []
         self._keys: list[tuple[Tensor, ...]] = []
         self._values: list[tuple[Tensor, ...]] = []
         self._masks: list[Tensor | None] = []
         spans = []
-        for segment, size in zip(segments, sizes, strict=True):
-            assert isinstance(segment.cache, LlamaCache)
-            start, end = segment.cache.length, segment.cache.length + size
+        for chunk, size in zip(chunks, sizes, strict=True):
+            assert isinstance(chunk.cache, LlamaCache)
+            start, end = chunk.cache.length, chunk.cache.length + size
             spans.append(torch.arange(start, end, device=device))
-            buffer = segment.cache.reserve(end)
+            buffer = chunk.cache.reserve(end)
             self._new.append(buffer[:, :, :, start:end].unbind(0))
             self._keys.append(buffer[:, None, 0, :, :end].unbind(0))
             self._values.append(buffer[:, None, 1, :, :end].unbind(0))
@@ -314,7 +326,11 @@ class _Attention:
         self.positions = torch.cat(spans)
 
     def __call__(self, layer: int, qkv: Tensor, num_heads: int, num_kv_heads: int) -> Tensor:
-        """Return the mixed values of one layer, [T, H * E], given queries, keys and values."""
+        """Return the mixed values of one layer, [T, H * E].
+
+        Args:
+            qkv: queries, keys and values of the new tokens, [T, H + 2K, E].
+        """
         num_tokens, _, head_size = qkv.shape
         grouped = (num_tokens, num_kv_heads, num_heads // num_kv_heads, head_size)
         query = qkv[:, :num_heads].view(grouped).permute(1, 2, 0, 3)
@@ -325,7 +341,7 @@ class _Attention:
             self._new[index][layer].copy_(fresh_2KTE)
             key_1KPE, value_1KPE = self._keys[index][layer], self._values[index][layer]
             if self._sizes[index] == 1:
-                # All query heads of a key head are its queries: no copy of keys, no mask.
+                # The query heads of one key head become its queries: keys are not copied, no mask.
                 rows = query_KGTE.view(1, num_kv_heads, -1, head_size)
                 mixed.append(F.scaled_dot_product_attention(rows, key_1KPE, value_1KPE))
                 continue
@@ -342,6 +358,6 @@ class _Attention:
 
 
 def _causal_mask(start: int, end: int, device: torch.device) -> Tensor:
-    """Return which of the positions before ``end`` each token from ``start`` on attends to."""
+    """Return the mask of tokens start..end over positions 0..end, True where they attend."""
     positions = torch.arange(end, device=device)
     return positions[None, :] <= positions[start:, None]

@@ -1,4 +1,4 @@
-"""Keys and values of finished sequences, kept for prompts that begin with the same tokens."""
+"""The prefix cache: KV caches of finished sequences, for prompts with the same first tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TokenIds = NDArray[np.int64]
 
 
 def shared_prefix(first: TokenIds, second: TokenIds) -> int:
-    """Return how many tokens two sequences have in common from the start."""
+    """Return the length of the common prefix of two sequences."""
     size = min(len(first), len(second))
     different = first[:size] != second[:size]
     return int(different.argmax()) if different.any() else size
@@ -23,18 +23,18 @@ def shared_prefix(first: TokenIds, second: TokenIds) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A held sequence that begins as a prompt does."""
+    """A cached sequence with a prefix of a prompt."""
 
     length: int
-    """Tokens in common."""
+    """Length of the common prefix, in tokens."""
     cache: Cache
-    """Holds at least those."""
+    """A cache with at least these tokens."""
     key: int | None
-    """The entry it is; None for a running sequence."""
+    """The entry of the prefix cache; None for a running sequence."""
 
 
 class PrefixCache:
-    """Least recently used sequences go first once more than ``capacity`` tokens are held."""
+    """Holds up to ``capacity`` tokens; evicts the least recently used sequences first."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -43,15 +43,15 @@ class PrefixCache:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens held."""
+        """Tokens in all entries."""
         return sum(cache.length for _, cache in self._entries.values())
 
     def find(self, prompt: TokenIds, running: Iterable[tuple[TokenIds, Cache]]) -> Match | None:
-        """Return the longest held prefix of a prompt, or None.
+        """Return the cached sequence with the longest prefix of a prompt, or None.
 
         Args:
-            prompt: the new sequence; at least its last token is left to compute.
-            running: tokens and caches of sequences that are being extended now.
+            prompt: the new sequence; its last token is never matched, since its logits are needed.
+            running: tokens and caches of sequences that are being computed.
         """
         best: Match | None = None
         held = [(key, *entry) for key, entry in self._entries.items()]
@@ -62,9 +62,10 @@ class PrefixCache:
         return best
 
     def claim(self, match: Match) -> Cache | None:
-        """Return a cache of what matched, for the caller to extend; None where it cannot be cut.
+        """Return a cache of the matched tokens, which the caller may extend.
 
-        An entry that matched as a whole is handed over; of others the shared part is copied.
+        An entry that matches as a whole is moved out of the prefix cache. Of others the common
+        prefix is copied; None if the cache cannot be shortened.
         """
         if match.key is not None:
             if match.length == match.cache.length:
@@ -73,18 +74,18 @@ class PrefixCache:
         return match.cache.fork(match.length)
 
     def put(self, token_ids: TokenIds, cache: Cache) -> None:
-        """Keep a finished sequence; ``token_ids`` are at least those in the cache."""
+        """Add a finished sequence; ``token_ids`` may have more tokens than the cache."""
         token_ids = token_ids[: cache.length]
         if not 0 < cache.length <= self._capacity:
             return
         for key, (tokens, _) in list(self._entries.items()):
             if shared_prefix(token_ids, tokens) == len(tokens):
-                del self._entries[key]  # the new one holds all of it
+                del self._entries[key]  # a prefix of the new one
         self._entries[self._next_key] = (token_ids, cache)
         self._next_key += 1
         while self.num_tokens > self._capacity:
             self._entries.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget everything, since the weights that made it are gone."""
+        """Remove everything; called when the weights change."""
         self._entries.clear()

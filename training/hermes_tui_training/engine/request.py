@@ -1,4 +1,4 @@
-"""One completion being sampled: its tokens, its cache, and when it ends."""
+"""The state of one completion while it is sampled: its tokens, its cache, and when it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Delivery = EngineOutput | TrainingError
 
 
 class StopTexts:
-    """Decodes tokens as they come and looks for the texts that end a completion."""
+    """Looks for stop texts in the tokens of one completion."""
 
     def __init__(self, token_texts: TokenTexts, texts: Sequence[str]) -> None:
         self._detokenizer = Detokenizer(token_texts)
@@ -27,16 +27,16 @@ class StopTexts:
         self._tail = ""
 
     def feed(self, token_id: int) -> str | None:
-        """Add a token; return the stop text that is complete now, the earliest if several are."""
+        """Add a token; return the stop text that it completes, the earliest of several, or None."""
         self._tail += self._detokenizer.push(token_id)
         found = [(self._tail.find(text), text) for text in self._texts if text in self._tail]
-        # A text that began earlier would have been found before: only its last letters can be new.
+        # A match further back would have been found before.
         self._tail = self._tail[-self._keep :] if self._keep else ""
         return min(found)[1] if found else None
 
 
 class Request:
-    """State of one completion; belongs to the engine's thread once it is submitted."""
+    """One completion; owned by the engine's thread once it is submitted."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class Request:
         self.sampled: list[int] = []
         self.random_source = random_source(sampling.seed)
         self.cache: Cache | None = None
-        """None until its prompt is begun."""
+        """None until its prompt is being computed."""
         self.cache_version = -1
-        """Version of the weights that began the cache."""
+        """Version of the weights that computed the first tokens in the cache."""
         self.aborted = False
-        """Set by the caller's side; read by the engine's thread."""
+        """Set by the caller; read by the engine's thread."""
         self._max_sampled = min(sampling.max_tokens, max_length - len(self.prompt))
         self._stop_texts = stop_texts
         self._stop_ids = frozenset(sampling.stop_token_ids)
 
     @property
     def num_to_compute(self) -> int:
-        """Tokens that are known and not in the cache."""
+        """Prompt and sampled tokens that are not in the cache yet."""
         computed = self.cache.length if self.cache else 0
         return len(self.prompt) + len(self.sampled) - computed
 
@@ -82,7 +82,7 @@ class Request:
         return tokens
 
     def accept(self, sampled: Sampled, policy_version: int) -> EngineOutput:
-        """Add a sampled token and return what the caller is told."""
+        """Add a sampled token and return the output for the caller."""
         self.sampled.append(sampled.token_id)
         stop_text = self._stop_texts.feed(sampled.token_id) if self._stop_texts else None
         finish: FinishReason | None = None

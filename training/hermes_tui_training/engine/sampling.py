@@ -1,8 +1,9 @@
-"""From logits to tokens: temperature, top_k, top_p, seeds, and the logprobs that are recorded.
+"""From logits to tokens: temperature, top_k, top_p, seeds, and the recorded logprobs.
 
-A token is drawn by an exponential race: the largest p / e, with e from Exp(1) for every token. It
-gives the same distribution as inverting the cumulative one, but where that flips between two
-unlikely neighbours at differences of 1e-6, as other batches make them, the race hardly ever does.
+A token is drawn by an exponential race: e is drawn from Exp(1) for every token, and the largest
+p / e wins. That gives the same distribution as inverting the cumulative distribution, and is more
+stable. Logits differ by about 1e-6 between batches, which moves every boundary of the cumulative sum
+and flips draws between unlikely neighbours. In a race only near ties flip.
 
 Shapes: S sequences, V vocabulary.
 """
@@ -19,7 +20,7 @@ from torch import Tensor
 from hermes_tui_training.engine.base import SamplingParams
 
 _CANDIDATES = 256
-"""How many of the likeliest tokens are sorted for top_p before all are: they nearly always do."""
+"""For top_p, sort this many of the likeliest tokens, and all only if they do not reach it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,11 @@ class Sampled:
     logprob: float
     """Natural log-probability under softmax(logits / temperature), before truncation."""
     top_logprobs: tuple[tuple[int, float], ...] | None
-    """The likeliest (id, logprob) pairs, best first; None when none were asked for."""
+    """The likeliest (id, logprob) pairs, best first; None when none were requested."""
 
 
 def random_source(seed: int | None) -> np.random.Generator:
-    """Return a completion's own random numbers; without a seed, different ones each time."""
+    """Return a completion's own generator; without a seed it differs each time."""
     return np.random.Generator(np.random.SFC64(None if seed is None else seed % 2**64))
 
 
@@ -47,10 +48,10 @@ def sample(
 
     Args:
         logits_SV: float32.
-        params: how, one per sequence.
-        sources: one per sequence; V numbers are drawn from each that is not greedy. The same
-            numbers and logits give the same tokens, whatever else is in the batch.
-    Returns: one per sequence; None where its logits are not finite.
+        params: one per sequence.
+        sources: one per sequence. V numbers are drawn from each, unless it is greedy: the same seed
+            and logits give the same tokens in any batch.
+    Returns: one per sequence; None if its logits are not finite.
     """
     temperatures = [p.temperature or 1.0 for p in params]
     scaled = logits_SV / torch.tensor(temperatures, device=logits_SV.device)[:, None]
@@ -74,7 +75,7 @@ def _choose(
     if all(p.temperature == 0 for p in params):
         return logprobs_SV.argmax(-1)
     scores_SV = logprobs_SV.exp()
-    # In float64 and then rounded: float32 draws are too coarse near 0, where races are won.
+    # Drawn in float64, then rounded: float32 draws are too coarse near 0, where races are won.
     times = np.ones(scores_SV.shape, dtype=np.float32)
     for row, (p, source) in enumerate(zip(params, sources, strict=True)):
         if p.temperature > 0:
@@ -86,7 +87,7 @@ def _choose(
 
 
 def _truncated(probs_V: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
-    """Return the probabilities and ids that top_k, then top_p, leave; likeliest first."""
+    """Apply top_k, then top_p; return the remaining probabilities and ids, likeliest first."""
     size = len(probs_V)
     wanted = min(params.top_k or size, size)
     probs, ids = probs_V.topk(min(wanted, _CANDIDATES))
@@ -95,7 +96,7 @@ def _truncated(probs_V: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]
         probs, ids = probs_V.topk(wanted)
     if params.top_p < 1:
         total = probs.sum() if mass is None else mass
-        # A token stays while those before it have not reached top_p yet.
+        # A token stays if the likelier ones before it do not reach top_p.
         before = probs.cumsum(0) - probs
         kept = max(int((before < params.top_p * total).sum()), 1)
         probs, ids = probs[:kept], ids[:kept]

@@ -1,7 +1,7 @@
-"""Which tokens are computed next: continuous batching with prompts in chunks.
+"""Chooses which tokens are computed next: continuous batching with chunked prefill.
 
-Every step computes one token of each running completion and, beside them, a chunk of one prompt.
-Chunks are short while completions run, so that no stream freezes behind a long prompt.
+Every step computes one token of each running completion, and chunks of prompts. Chunks are shorter
+while completions run, so that a long prompt does not stall their streams.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterator
 import torch
 
 from hermes_tui_common.errors import TrainingError
-from hermes_tui_training.engine.decoder import Decoder, Segment
+from hermes_tui_training.engine.decoder import Chunk, Decoder
 from hermes_tui_training.engine.prefix import PrefixCache, shared_prefix
 from hermes_tui_training.engine.request import Delivery, Request
 from hermes_tui_training.engine.sampling import sample
 
 _CHUNK_TOKENS = 256
-"""Prompt tokens a step computes when nothing else runs: larger ones are no faster on a CPU."""
+"""Prompt tokens per step when no completion runs: more are no faster on a CPU."""
 
 _SHARED_CHUNK_TOKENS = 128
-"""Prompt tokens a step computes beside running completions: some 0.15 s on two cores."""
+"""Prompt tokens per step while completions run: about 0.15 s on two cores, embedded model."""
 
 Deliver = Callable[[Request, Delivery], None]
 
 
 class Scheduler:
-    """Owns all requests of an engine; used by the engine's thread only."""
+    """Owns the requests of an engine; used by the engine's thread only."""
 
     def __init__(self, decoder: Decoder, *, max_num_seqs: int, prefix_cache_tokens: int) -> None:
         self.policy_version = 0
@@ -44,7 +44,7 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """Requests that hold a slot."""
+        """Requests that have a slot."""
         return len(self._running) + len(self._prefilling)
 
     @property
@@ -54,7 +54,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """True if there is a request."""
         return bool(self._waiting or self._prefilling or self._running)
 
     def add(self, request: Request) -> None:
@@ -63,21 +63,21 @@ class Scheduler:
         self.prompt_tokens += len(request.prompt)
 
     def drop_aborted(self) -> None:
-        """Free the slots of requests whose caller went away."""
+        """Free the slots of aborted requests."""
         for request in [*self._prefilling, *self._running]:
             if request.aborted:
                 self._release(request)
         self._waiting = deque(r for r in self._waiting if not r.aborted)
 
     def drop_all(self) -> Iterator[Request]:
-        """Forget and yield every request."""
+        """Remove and yield every request."""
         yield from [*self._waiting, *self._prefilling, *self._running]
         self._waiting.clear()
         self._prefilling.clear()
         self._running.clear()
 
     def weights_changed(self, policy_version: int) -> None:
-        """Tag what is sampled from now on, and forget what the old weights computed."""
+        """Set the version of the next tokens, and clear the prefix cache of the old weights."""
         self.policy_version = policy_version
         self._prefixes.clear()
         self.num_cached_tokens = 0
@@ -88,19 +88,19 @@ class Scheduler:
             self._prefilling.append(self._waiting.popleft())
         batch = [(request, 1) for request in self._running]
         batch += self._chunks(_SHARED_CHUNK_TOKENS if self._running else _CHUNK_TOKENS)
-        segments = [
-            Segment(token_ids=request.next_tokens(limit), cache=request.cache)
+        chunks = [
+            Chunk(token_ids=request.next_tokens(limit), cache=request.cache)
             for request, limit in batch
             if request.cache is not None
         ]
-        logits = self._decoder.forward(segments)
+        logits = self._decoder.forward(chunks)
         return self._sample([request for request, _ in batch], logits, deliver)
 
     def _chunks(self, budget: int) -> list[tuple[Request, int]]:
-        """Choose whose prompts go on, and by how many tokens.
+        """Return the prompts to continue and the number of tokens of each.
 
-        The oldest and the shortest come first by turns: the shortest does not wait for a long one,
-        and the long one is never starved.
+        The oldest prompt and the shortest one go first in alternate steps: short ones do not wait
+        for a long one, and the long one is never starved.
         """
         ready = [r for r in self._prefilling if r.cache is not None or self._begin(r)]
         by_size = sorted(ready, key=lambda request: request.num_to_compute)
@@ -114,9 +114,9 @@ class Scheduler:
         return chunks
 
     def _begin(self, request: Request) -> bool:
-        """Give a request a cache with the longest known prefix.
+        """Give a request a cache with the longest cached prefix.
 
-        Returns: False where a prompt being computed will have more of it: its siblings wait.
+        Returns: False if a prompt that is being computed will share more: the request waits for it.
         """
         current = [
             r
@@ -158,7 +158,7 @@ class Scheduler:
         return len(rows)
 
     def _release(self, request: Request) -> None:
-        """Free a slot; what was computed is kept for the next prompt."""
+        """Free a slot and put its cache into the prefix cache."""
         self._forget(request)
         if request.cache is not None and request.cache_version == self.policy_version:
             self._prefixes.put(request.token_ids, request.cache)

@@ -1,7 +1,7 @@
-"""The torch engine: a thread that computes, and the coroutines that talk to it.
+"""The torch engine: one thread computes, coroutines talk to it.
 
-The thread owns model, caches and requests. Coroutines hand it requests and calls, which it takes up
-between two steps, and it hands back tokens once per step.
+The thread owns the model, the caches and the requests. Coroutines put requests and calls into
+queues, which it reads between two steps. It returns sampled tokens once per step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hermes_tui_common.errors import ConfigError, TrainingError
 from hermes_tui_training.api.config import ModelConfig, TrainingConfig
 from hermes_tui_training.chat_template.detokenizer import TokenTexts
 from hermes_tui_training.engine.base import EngineOutput, EngineStats, SamplingParams
-from hermes_tui_training.engine.decoder import Decoder, Segment
+from hermes_tui_training.engine.decoder import Chunk, Decoder
 from hermes_tui_training.engine.llama import LlamaDecoder, LlamaShape
 from hermes_tui_training.engine.request import Delivery, Request, StopTexts
 from hermes_tui_training.engine.scheduler import Scheduler
@@ -35,10 +35,10 @@ from hermes_tui_training.engine.weights import read_checkpoint
 logger = logging.getLogger(__name__)
 
 _RATE_WINDOW_S = 5.0
-"""Over which tokens per second are counted."""
+"""Window of ``tokens_per_s``."""
 
 _JOIN_S = 30.0
-"""How long the step that runs may take when the engine is stopped."""
+"""Wait this long for the current step when the engine stops."""
 
 
 class TorchEngine:
@@ -67,7 +67,7 @@ class TorchEngine:
 
     @property
     def policy_version(self) -> int:
-        """Version of the weights that sample now."""
+        """Version of the weights in use."""
         return self._scheduler.policy_version if self._scheduler else 0
 
     @property
@@ -79,7 +79,7 @@ class TorchEngine:
         """Load the model and start the thread.
 
         Raises:
-            ConfigError: max_model_len is more than the model was made for.
+            ConfigError: max_model_len is more than the model's context length.
             TrainingError: the weights cannot be loaded.
         """
         self._decoder = decoder = await asyncio.to_thread(self._load)
@@ -88,7 +88,7 @@ class TorchEngine:
         if self._config.max_model_len > context:
             raise ConfigError(
                 f"training.engine.max_model_len = {self._config.max_model_len} is more than the "
-                f"{context} tokens that the model was made for"
+                f"{context} tokens of the model's context; set it to {context} or less"
             )
         self._max_model_len = self._config.max_model_len or context
         self._scheduler = Scheduler(
@@ -123,11 +123,11 @@ class TorchEngine:
             self._notify()
 
     async def swap(self, checkpoint: Path, policy_version: int) -> None:
-        """Serve a checkpoint's weights from the next token boundary on.
+        """Sample with a checkpoint's weights from the next token on.
 
-        They are read and laid out beside the step that runs, then exchanged between two steps.
+        They are loaded while sampling continues, then exchanged between two steps.
 
-        Raises: TrainingError: the weights cannot be loaded; the old ones serve on.
+        Raises: TrainingError: the weights cannot be loaded; the old ones stay in use.
         """
         async with self._swapping:
             started = time.perf_counter()
@@ -144,17 +144,17 @@ class TorchEngine:
             logger.info("weights swapped version=%d seconds=%.2f", policy_version, seconds)
 
     async def pause(self) -> None:
-        """Hold sampling after the step that runs; requests keep their state."""
+        """Stop sampling after the current step; requests keep their state."""
         self._paused = True
         await self._between_steps(lambda: None)
 
     async def resume(self) -> None:
-        """Go on sampling."""
+        """Sample again after ``pause``."""
         self._paused = False
         self._notify()
 
     def stats(self) -> EngineStats:
-        """Return what the engine is doing now."""
+        """Return the current load."""
         scheduler = self._scheduler
         since = time.monotonic() - _RATE_WINDOW_S
         counted = sum(count for at, count in list(self._rate) if at >= since)
@@ -181,7 +181,7 @@ class TorchEngine:
             raise TrainingError("the engine is not running")
         return self._decoder, self._scheduler
 
-    # ---- what the caller's side does -----------------------------------------------------------
+    # ---- on the caller's side --------------------------------------------------------------------
 
     def _request(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Request:
         decoder, _ = self._started()
@@ -210,7 +210,7 @@ class TorchEngine:
             self._wake.notify()
 
     async def _between_steps(self, call: Callable[[], None]) -> None:
-        """Run something on the engine's thread while no step runs, and wait for it."""
+        """Run a call on the engine's thread between two steps, and wait for it."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -225,7 +225,7 @@ class TorchEngine:
         def run() -> None:
             try:
                 call()
-            except Exception as error:  # handed to whoever asked for the call
+            except Exception as error:  # raised again in the coroutine that waits
                 loop.call_soon_threadsafe(settle, error)
             else:
                 loop.call_soon_threadsafe(settle, None)
@@ -252,8 +252,8 @@ class TorchEngine:
         else:
             state = read_checkpoint(self._model_dir, self._model_dir)
             decoder = LlamaDecoder(shape, state, device=self._device, dtype=dtype)
-        # The first product sets up libraries and buffers; nobody should wait for that later.
-        decoder.forward([Segment(token_ids=[0], cache=decoder.new_cache())])
+        # The first pass sets up libraries and buffers: the first request should not wait for that.
+        decoder.forward([Chunk(token_ids=[0], cache=decoder.new_cache())])
         return decoder
 
     def _dtype(self) -> torch.dtype:
@@ -272,19 +272,19 @@ class TorchEngine:
             ) from error
 
     def _run(self) -> None:
-        """Work until stopped."""
+        """Run the engine's thread."""
         assert self._scheduler is not None
         while self._round(self._scheduler):
             pass
 
     def _round(self, scheduler: Scheduler) -> bool:
-        """Take up what was handed in and compute one step; return False once stopped."""
+        """Take new requests and calls, compute one step; return False once stopped."""
         with self._wake:
             self._wake.wait_for(lambda: self._is_due(scheduler))
             arrived, calls = list(self._inbox), list(self._calls)
             self._inbox.clear()
             self._calls.clear()
-            stopping = self._stopping  # what is handed in later is refused: see _started
+            stopping = self._stopping  # later requests are refused: see _started
         for request in arrived:
             scheduler.add(request)
         for call in calls:
@@ -305,7 +305,7 @@ class TorchEngine:
         deliveries: list[tuple[Request, Delivery]] = []
         try:
             count = scheduler.step(lambda request, item: deliveries.append((request, item)))
-        except Exception as error:  # such as no memory: these requests end, later ones may fit
+        except Exception as error:  # such as out of memory: later requests may fit
             logger.exception("engine step failed")
             self._deliver(deliveries)
             self._fail_all(scheduler, TrainingError(f"the engine could not compute: {error}"))
@@ -320,7 +320,7 @@ class TorchEngine:
         self._deliver([(request, error) for request in scheduler.drop_all()])
 
     def _deliver(self, deliveries: list[tuple[Request, Delivery]]) -> None:
-        """Hand a step's outputs to the event loop, waking it once."""
+        """Pass a step's outputs to the event loop, waking it once."""
         if not deliveries or self._loop is None:
             return
 
@@ -330,16 +330,17 @@ class TorchEngine:
 
         try:
             self._loop.call_soon_threadsafe(put)
-        except RuntimeError:  # the event loop has gone, and its callers with it
+        except RuntimeError:  # the event loop is closed: nobody waits for these outputs
             for request, _ in deliveries:
                 request.aborted = True
 
 
 def _return_freed_memory() -> None:
-    """Give the pages of freed weights back to the system.
+    """Return the pages of freed weights to the system.
 
-    glibc keeps them otherwise: after a swap that was more than the model itself.
+    glibc keeps freed pages, after a swap more than the size of the model. torch has no call for it
+    (2.13; proposed in https://github.com/pytorch/pytorch/pull/192078), glibc has ``malloc_trim``.
     """
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):  # another C library
+        with contextlib.suppress(OSError, AttributeError):  # not glibc
             ctypes.CDLL(None).malloc_trim(0)

@@ -1,7 +1,7 @@
 """Any causal language model, through transformers' own forward pass and cache.
 
-The path for models that ``llama.py`` does not know: one sequence at a time, so it is correct and
-slow. A cache can be extended, but not cut, since not every architecture's can.
+Used for models that ``llama.py`` does not support. It is slow: one sequence at a time. A cache can
+be extended but not shortened, since not every architecture's cache can be.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hermes_tui_common.errors import TrainingError
-from hermes_tui_training.engine.decoder import Segment, State
+from hermes_tui_training.engine.decoder import Chunk, State
 
 
 class TransformersCache:
@@ -29,7 +29,7 @@ class TransformersCache:
         self.length = length
 
     def fork(self, length: int) -> TransformersCache | None:
-        """Return a copy when all of it is wanted, else None."""
+        """Return a copy of the whole cache; None for a part of it."""
         if length != self.length:
             return None
         return TransformersCache(copy.deepcopy(self.values), length)
@@ -50,7 +50,8 @@ class TransformersDecoder:
         self._model = model.to(device).eval()
         self._device = device
         self._config = model.config.get_text_config()
-        # Newer versions of transformers renamed it, and warn about the old name.
+        # Models differ in what they call it, and some warn about the other name
+        # (https://github.com/huggingface/transformers/pull/43679; checked with 5.24).
         parameters = inspect.signature(self._model.forward).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
@@ -62,19 +63,19 @@ class TransformersDecoder:
 
     @property
     def context_length(self) -> int:
-        """Longest sequence the model was made for, in tokens."""
+        """Longest sequence that the model was trained for, in tokens."""
         return int(getattr(self._config, "max_position_embeddings", None) or 2048)
 
     def new_cache(self) -> TransformersCache:
-        """Return an empty cache; the model makes its own kind at its first tokens."""
+        """Return an empty cache; the model fills in its own kind in the first forward pass."""
         return TransformersCache(None, 0)
 
     def prepare(self, state: State) -> Callable[[], None]:
-        """Check new weights against the model; the returned call copies them into it."""
+        """Check new weights against the model; calling the result copies them into it."""
         own, new = self._model.state_dict(), dict(state)
         for name, weight in new.items():
             if name in own and own[name].shape != weight.shape:
-                raise TrainingError(f"{name} has another shape in these weights")
+                raise TrainingError(f"{name} has another shape in the model")
         if unknown := sorted(new.keys() - own.keys()):
             raise TrainingError(f"the model has no weight {unknown[0]}")
 
@@ -84,20 +85,20 @@ class TransformersDecoder:
         return install
 
     @torch.inference_mode()
-    def forward(self, segments: Sequence[Segment]) -> Tensor:
-        """Return the logits after each segment's last token, [S, V] float32."""
-        return torch.cat([self._forward_one(segment) for segment in segments]).float()
+    def forward(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Return the logits after each chunk's last token, [S, V] float32."""
+        return torch.cat([self._forward_one(chunk) for chunk in chunks]).float()
 
-    def _forward_one(self, segment: Segment) -> Tensor:
-        cache = segment.cache
+    def _forward_one(self, chunk: Chunk) -> Tensor:
+        cache = chunk.cache
         assert isinstance(cache, TransformersCache)
         output = self._model(
-            input_ids=torch.tensor([segment.token_ids], device=self._device),
+            input_ids=torch.tensor([chunk.token_ids], device=self._device),
             use_cache=True,
             **self._last_only,
             **{self._cache_name: cache.values},
         )
         cache.values = output[self._cache_name]
-        cache.length += len(segment.token_ids)
+        cache.length += len(chunk.token_ids)
         logits: Tensor = output.logits[:, -1]
         return logits

@@ -1,6 +1,7 @@
-"""Reading weights: a Hugging Face directory, and checkpoints of it (full, or a LoRA adapter).
+"""Reads weights: a Hugging Face directory, or a checkpoint of it (full, or a LoRA adapter).
 
-An adapter is merged in float32 into the untouched base weights: a chain of versions never drifts.
+An adapter is always merged in float32 into the original base weights: rounding errors do not add up
+over many versions.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TIED_HEAD = "lm_head.weight"
 def read_checkpoint(model_dir: Path, checkpoint: Path) -> State:
     """Return all weights of a checkpoint of a model, on the CPU.
 
-    An adapter's are merged when they are asked for; the base weights stay a map of their file.
+    An adapter is merged weight by weight as they are read; base weights stay memory-mapped.
 
     Args:
         model_dir: Hugging Face directory of the base model.
@@ -83,7 +84,7 @@ def _shapes(directory: Path) -> dict[str, list[int]]:
 
 
 def _check_same_model(state: dict[str, Tensor], model_dir: Path, checkpoint: Path) -> None:
-    """Compare names and shapes with the base model; a tied head may be there or not."""
+    """Compare names and shapes with the base model; a tied head may be missing or present."""
     expected = _shapes(model_dir)
     found = {name: list(weight.shape) for name, weight in state.items()}
     expected.pop(_TIED_HEAD, None)
@@ -97,10 +98,10 @@ def _check_same_model(state: dict[str, Tensor], model_dir: Path, checkpoint: Pat
 
 
 def _with_adapter(base: dict[str, Tensor], checkpoint: Path) -> State:
-    """Return base + scale · B @ A for every adapted module; other tensors replace the base's."""
+    """Return base + scale · B @ A for each adapted weight; other tensors replace the base's."""
     config = json.loads((checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
     if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("fan_in_fan_out"):
-        raise ValueError("only plain LoRA adapters can be served")
+        raise ValueError("it is no plain LoRA adapter (DoRA and others are not supported)")
     tensors = dict(base)
     changes: dict[str, Callable[[], Tensor]] = {}
     factors: dict[str, dict[str, Tensor]] = {}
