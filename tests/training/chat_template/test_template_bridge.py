@@ -137,7 +137,7 @@ def test_a_reply_that_was_cut_is_closed_first() -> None:
         (
             "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}<|im_end|>{% endfor %}"
             "{% if add_generation_prompt %}[assistant]<think>{% endif %}",
-            "the chat template repeats a reply otherwise than it begins one",
+            "the chat template begins an earlier reply differently from a new one",
         ),
         (
             "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] | trim }}<|im_end|>"
@@ -197,7 +197,7 @@ def test_what_cannot_be_proven_is_a_labelled_break(template: str, why: str) -> N
         (
             [user("a"), {"role": "assistant", "content": "b"}],
             [],
-            "nothing was said after the reply",
+            "no message follows the reply",
         ),
     ],
     ids=["reply", "question", "tools", "unknown turn", "nothing new"],

@@ -1,1 +1,1 @@
-"""Messages to token ids, and sampled token ids back to messages."""
+"""Turns messages into token ids, and sampled token ids back into messages."""

@@ -1,13 +1,13 @@
-"""ChatML for models whose own template knows neither tools nor tool messages.
+"""ChatML for models whose own template supports neither tools nor tool messages.
 
-``<|im_start|>role\\ncontent<|im_end|>\\n``, message by message, as the embedded model's template
-writes it; a default system prompt comes first when there is no system message. Beyond that
-template: tools are offered in the system message and called as ``<tool_call>{json}</tool_call>``
-(the Hermes convention), and results come back in a message of the role ``tool``.
+Each message is ``<|im_start|>role\\ncontent<|im_end|>\\n``, as in the embedded model's template; a
+default system prompt comes first if there is no system message. In addition to that template, tools
+are offered in the system message and called as ``<tool_call>{json}</tool_call>`` (the Hermes
+convention), and their results are messages of the role ``tool``.
 
-Two deviations from rendering the template's text and tokenizing it: control tokens that somebody
-typed stay text (a user cannot end its own message), and a message is not merged with its
-neighbours by the tokenizer, which makes full renders prefixes of their continuations.
+It differs from tokenizing the template's text in two ways. Names of control tokens in a message
+stay text, so that users cannot end their own message. Each message is tokenized by itself, so that
+the tokens of a conversation are a prefix of the tokens of its continuation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from renderers.base import (
 from renderers.configs import BaseRendererConfig
 
 from hermes_tui_common.errors import ConfigError
-from hermes_tui_training.chat_template.reply_parser import Reply, parse_reply
+from hermes_tui_training.chat_template.prefix_match import text_of
+from hermes_tui_training.chat_template.reply_parser import Reply, parse_reply, write_call
 
 START = "<|im_start|>"
 END = "<|im_end|>"
@@ -49,7 +50,7 @@ For each function call, return a json object with function name and arguments wi
 <tool_call>
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
-"""How tools are offered; the wording that Hermes- and Qwen-style models were trained with."""
+"""How tools are offered: the wording that Hermes and Qwen models were trained with."""
 
 
 class ChatMLRendererConfig(BaseRendererConfig):  # type: ignore[misc]  # untyped for mypy
@@ -57,16 +58,13 @@ class ChatMLRendererConfig(BaseRendererConfig):  # type: ignore[misc]  # untyped
 
     name: Literal["chatml"] = "chatml"
     default_system_prompt: str | None = None
-    """System message of conversations that bring none; None adds none."""
+    """System message of conversations without one; None adds none."""
 
     _internal_fields: ClassVar[frozenset[str]] = frozenset({"default_system_prompt"})
 
 
 class ChatMLRenderer:
-    """Turns messages into ChatML tokens and sampled tokens into messages.
-
-    Satisfies ``renderers.Renderer``.
-    """
+    """Renders messages as ChatML and parses replies; a ``renderers.Renderer``."""
 
     config_class = ChatMLRendererConfig
 
@@ -85,7 +83,7 @@ class ChatMLRenderer:
         ids = list(self._tokenizer.encode(token, add_special_tokens=False))
         if len(ids) != 1:
             raise ConfigError(
-                f"the model's tokenizer has no token {token}, so it cannot speak ChatML; "
+                f"the model's tokenizer has no token {token}, so it does not support ChatML; "
                 'set model.renderer to the model\'s family, or to "default"'
             )
         return int(ids[0])
@@ -97,7 +95,7 @@ class ChatMLRenderer:
 
     @property
     def is_prefix_stable(self) -> bool:
-        """Whether full renders preserve completed conversation prefixes."""
+        """True: the tokens of a conversation are a prefix of those of its continuation."""
         return True
 
     def render(
@@ -107,7 +105,7 @@ class ChatMLRenderer:
         tools: list[ToolSpec] | None = None,
         add_generation_prompt: bool = False,
     ) -> RenderedTokens:
-        """Return the tokens of a whole conversation, each with its message's index."""
+        """Return the tokens of a conversation, each with the index of its message."""
         token_ids: list[int] = []
         indices: list[int] = []
         system, rest = self._system_text(messages, tools)
@@ -135,10 +133,10 @@ class ChatMLRenderer:
     def _system_text(
         self, messages: list[Message], tools: list[ToolSpec] | None
     ) -> tuple[str | None, list[Message]]:
-        """Return the first system message's text with the tools in it, and what follows it."""
+        """Return the system message's text with the tools in it, and the other messages."""
         text, rest = self.config.default_system_prompt, messages
         if messages and messages[0]["role"] == "system":
-            text, rest = _text(messages[0]), messages[1:]
+            text, rest = text_of(messages[0]), messages[1:]
         if not tools:
             return text, rest
         listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
@@ -164,16 +162,16 @@ class ChatMLRenderer:
         token_ids: list[int],
         *,
         tools: list[ToolSpec] | None = None,
-        prompt_ids: list[int] | None = None,  # no prompt of ours opens reasoning
+        prompt_ids: list[int] | None = None,  # unused: our prompts never open reasoning
     ) -> ParsedResponse:
-        """Return the message that sampled tokens are; tools are called only if any were offered."""
+        """Parse sampled tokens; without ``tools`` call tags are plain text."""
         stops = set(self.get_stop_token_ids())
         kept = token_ids[:-1] if token_ids and token_ids[-1] in stops else token_ids
         text = self._tokenizer.decode(kept, skip_special_tokens=True)
         return _parsed(parse_reply(text, tools=bool(tools)))
 
     def get_stop_token_ids(self) -> list[int]:
-        """Return the tokens that end a reply."""
+        """Return the ids of the tokens that end a reply."""
         eos = self._tokenizer.eos_token_id
         return [self._end] if eos in (None, self._end) else [self._end, int(eos)]
 
@@ -183,11 +181,11 @@ class ChatMLRenderer:
         previous_completion_ids: list[int],
         new_messages: list[Message],
         *,
-        tools: list[ToolSpec] | None = None,  # they are in the previous prompt
+        tools: list[ToolSpec] | None = None,  # unused: they are in the previous prompt
     ) -> RenderedTokens | None:
-        """Return the next prompt: the previous one, what was sampled, and the new messages.
+        """Return the next prompt: the previous one, its sampled tokens, and the new messages.
 
-        None when there is nothing new, or when a new message is the assistant's.
+        None if there are no new messages, or one of them is the assistant's.
         """
         if not previous_prompt_ids:
             return None
@@ -198,12 +196,12 @@ class ChatMLRenderer:
         return _rendered([*known, *suffix], [-1] * (len(known) + len(suffix)), new_messages)
 
     def turn_suffix(self, last_token_id: int, new_messages: list[Message]) -> list[int] | None:
-        """Return what follows a reply in the next prompt; ``bridge_to_next_turn`` without copies.
+        """Return the tokens after a reply in the next prompt, as ``bridge_to_next_turn`` does.
 
         Args:
-            last_token_id: the last sampled token; a reply that was cut is closed first.
-            new_messages: what came after the reply.
-        Returns: None when there is nothing new, or when a new message is the assistant's.
+            last_token_id: the last sampled token; if it is no stop token, one is added.
+            new_messages: the messages after the reply.
+        Returns: None if there are no new messages, or one of them is the assistant's.
         """
         if not new_messages or reject_assistant_in_extension(new_messages):
             return None
@@ -226,19 +224,9 @@ def _rendered(
     )
 
 
-def _text(message: Message) -> str:
-    """Return a message's text; parts are joined, nothing is stripped."""
-    content: Any = message.get("content")
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    return "".join(part["text"] for part in content)
-
-
 def _body(message: Message) -> str:
-    """Return what stands between a message's role and its end."""
-    text = _text(message)
+    """Return the text between a message's role and its end."""
+    text = text_of(message)
     if message["role"] == "tool":
         return f"<tool_response>\n{text}\n</tool_response>"
     calls = [_call_text(call) for call in message.get("tool_calls") or ()]
@@ -250,8 +238,7 @@ def _call_text(call: Mapping[str, Any]) -> str:
     arguments = function["arguments"]
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
-    name = json.dumps(function["name"], ensure_ascii=False)
-    return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
+    return write_call(function["name"], arguments)
 
 
 def _parsed(reply: Reply) -> ParsedResponse:

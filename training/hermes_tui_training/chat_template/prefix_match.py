@@ -1,8 +1,8 @@
-"""What the client's messages have to do with the completions that were recorded before.
+"""Finds the recorded completion that a client's messages continue.
 
-A client does not replay what it was sent: Hermes strips content, drops reasoning, writes tool
-arguments anew and merges neighbouring user messages. Conversations are therefore compared in a
-canonical form; the tokens of the next prompt then come from the record and not from the replay.
+Clients do not send replies back unchanged: Hermes strips content, drops reasoning, reformats tool
+arguments and merges neighbouring user messages. So conversations are compared in a canonical form.
+The tokens of the next prompt are then taken from the record, not from the client's messages.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_tui_training.api.types import Completion, CompletionKind
+from hermes_tui_training.chat_template.reply_parser import without_markup
 
 Canonical = tuple[tuple[str, ...], ...]
 """Messages as (role, text, and a name and arguments per tool call)."""
-
-_SCRUBBED = re.compile(r"<think>.*?(</think>|\Z)|<tool_call>.*?(</tool_call>|\Z)", re.DOTALL)
 
 _AUX_OPENINGS = (
     "You've reached the maximum number of tool-calling iterations allowed.",
@@ -32,15 +31,15 @@ _AUX_OPENINGS = (
     "You are a summarization agent creating a context checkpoint.",
     "Review the conversation above and ",
 )
-"""How the user messages begin that Hermes 0.19 writes on its own: to ask for a continuation, a
+"""Beginnings of the user messages that Hermes 0.19 writes on its own: to ask for a continuation, a
 summary, a compaction or a review. The worker switches off those that have a switch."""
 
 _AUX = re.compile(rf"(\A|\n\n)({'|'.join(re.escape(text) for text in _AUX_OPENINGS)})")
-"""Also behind a message of the person's: Hermes merges neighbouring user messages."""
+"""Matches them also after a message of the user: Hermes merges neighbouring user messages."""
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """Return a message's text; parts are joined, None is empty."""
+    """Return a message's text: parts are joined, None becomes an empty text."""
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""
@@ -48,17 +47,17 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 def canonical(messages: Sequence[Mapping[str, Any]], *, base: Canonical = ()) -> Canonical:
-    """Return messages in the form that survives a client's replay.
+    """Return messages in the canonical form: the part that clients send back unchanged.
 
     Args:
-        messages: OpenAI's.
-        base: what comes before them, in this form already.
+        messages: in OpenAI's format.
+        base: earlier messages that are in canonical form already.
     """
     result = list(base)
     for message in messages:
         role, text = message["role"], text_of(message)
         if role == "assistant":
-            text = _SCRUBBED.sub("", text)
+            text = without_markup(text)
         calls = [part for call in message.get("tool_calls") or () for part in _call(call)]
         entry = (role, text.strip(), *calls)
         if role == "user" and result and result[-1][0] == "user":
@@ -73,7 +72,7 @@ def _call(call: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def canonical_json(value: Any) -> str:
-    """Return JSON with sorted keys and no spacing; a string is read as JSON if it is any."""
+    """Return JSON with sorted keys and no spaces; a string that is valid JSON is parsed first."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -84,41 +83,41 @@ def canonical_json(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A finished completion, as far as the next prompt may build on it."""
+    """A finished completion that the next prompt may continue."""
 
     completion_id: str
-    """The completion."""
+    """Its id."""
     token_ids: tuple[int, ...]
-    """Its prompt and what was sampled."""
+    """Its prompt and its sampled tokens."""
     num_prompt_tokens: int
-    """How many of them are the prompt."""
+    """Length of the prompt."""
     request: Canonical
-    """The messages it answered; none for a raw prompt."""
+    """The request's messages; empty for a raw prompt."""
     answer: Canonical
-    """The message it gave."""
+    """The reply."""
     context: str
-    """Tools and template settings: a prompt can only continue one that was built with the same."""
+    """Tools and template settings; a prompt can only continue a completion with the same ones."""
     messages: Sequence[Mapping[str, Any]] = ()
-    """The messages it answered, as they were sent; a client mostly sends them again as they are."""
+    """The request's messages as they were sent; most clients send them again unchanged."""
 
     @property
     def conversation(self) -> Canonical:
-        """What was said once it had answered."""
+        """The request's messages and the reply."""
         return self.request + self.answer
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing in its answer."""
+        """True if the reply is empty."""
         return self.answer == (("assistant", ""),)
 
 
 def context_key(tools: Sequence[Mapping[str, Any]], template: Mapping[str, Any]) -> str:
-    """Return what ``Recorded.context`` compares."""
+    """Return tools and template settings as ``Recorded.context``."""
     return canonical_json([list(tools), dict(template)])
 
 
 def recorded(completion: Completion) -> Recorded | None:
-    """Return a stored completion as a possible parent; None when it has no answer."""
+    """Return a stored completion as a possible parent; None if it has no reply."""
     if completion.message is None or not completion.token_ids:
         return None
     return Recorded(
@@ -133,18 +132,18 @@ def recorded(completion: Completion) -> Recorded | None:
 
 
 def _context(completion: Completion) -> str:
-    """Return the context of a stored completion; that of a raw prompt is no conversation's."""
+    """Return the context of a stored completion; empty for a raw prompt: no request has it."""
     if not completion.request_messages:
         return ""
     return context_key(completion.tools, completion.sampling.get("chat_template_kwargs") or {})
 
 
-def spoken(
+def canonical_request(
     messages: Sequence[Mapping[str, Any]], parents: Sequence[Recorded]
 ) -> tuple[Canonical, Recorded | None]:
-    """Return ``canonical(messages)``, and the newest parent that was sent their beginning.
+    """Return ``canonical(messages)``, and the newest parent whose request they begin with.
 
-    What that parent was sent is not worked on again.
+    The canonical form of that parent's request is reused: a long history is not converted again.
     """
     for parent in reversed(parents):
         length = len(parent.messages)
@@ -154,12 +153,12 @@ def spoken(
 
 
 def why_broken(history: Canonical, context: str, parent: Recorded) -> str:
-    """Return in words why a history does not continue a recorded completion.
+    """Return why a history does not continue a recorded completion, as a sentence.
 
     Args:
-        history: up to its last assistant message.
-        context: of the request.
-        parent: the completion that it shares most with.
+        history: the request's messages up to the last assistant message.
+        context: the request's.
+        parent: the completion with the longest common prefix.
     """
     known = parent.conversation
     if history == known:
@@ -176,7 +175,7 @@ def why_broken(history: Canonical, context: str, parent: Recorded) -> str:
 
 
 def shared_length(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """Return how many first elements two sequences share."""
+    """Return the length of the common prefix of two sequences."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:  # mostly one continues the other
         return high
@@ -190,7 +189,7 @@ def shared_length(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 
 def completion_kind(messages: Sequence[Mapping[str, Any]]) -> CompletionKind:
-    """Tell the agent's own turns from the calls that its harness makes beside them.
+    """Return ``aux`` for a call that Hermes makes on its own, ``turn`` for the agent's turns.
 
     A raw prompt, which has no messages, is a turn.
     """
@@ -201,7 +200,7 @@ def completion_kind(messages: Sequence[Mapping[str, Any]]) -> CompletionKind:
 
 
 def retried(messages: Sequence[Mapping[str, Any]], parents: Sequence[Recorded]) -> str | None:
-    """Return the id of the newest completion when it was empty and this request repeats it."""
+    """Return the id of the newest completion if its reply was empty and this request repeats it."""
     if not messages or not parents:
         return None
     if parents[-1].is_empty and parents[-1].request == canonical(messages):

@@ -1,4 +1,4 @@
-"""Messages to prompt tokens, sampled tokens to messages: the one place where templates live."""
+"""The chat template of a model: messages to prompt tokens, sampled tokens to messages."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from hermes_tui_training.chat_template.prefix_match import (
     Canonical,
     Recorded,
     canonical,
+    canonical_request,
     context_key,
     shared_length,
-    spoken,
     text_of,
     why_broken,
 )
@@ -45,31 +45,31 @@ _PROBES: tuple[list[dict[str, str]], ...] = (
         {"role": "user", "content": "x  5 é"},
     ],
 )
-"""Conversations that tell whether a template is plain ChatML."""
+"""A template that renders these conversations like ``ChatMLRenderer`` is plain ChatML."""
 
 _MAX_RENDERERS = 8
-"""Renderers kept for different template settings; each is a few hundred bytes."""
+"""Cached renderers, one per template settings; each is a few hundred bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What the engine is given."""
+    """A prompt for the engine, and the completion that it continues."""
 
     token_ids: tuple[int, ...]
-    """The prompt."""
+    """Its tokens."""
     prefix: dict[str, Any]
-    """``parent_completion_id`` (None without any), ``shared_token_count`` (first tokens that are
+    """``parent_completion_id`` (or None), ``shared_token_count`` (length of the common prefix with
     the parent's prompt and sampled tokens), ``first_difference`` (None, or ``index``,
-    ``recorded_token_id``, ``token_id``, their texts, and ``why`` in words)."""
+    ``recorded_token_id``, ``token_id``, their texts, and ``why`` as a sentence)."""
     request: Canonical = ()
-    """The messages, in the form that the next prompt compares."""
+    """The request's messages in canonical form; empty for a raw prompt."""
     context: str = ""
-    """Tools and template settings, as the next prompt compares them."""
+    """Tools and template settings, see ``Recorded.context``."""
     messages: Sequence[Mapping[str, Any]] = ()
-    """The messages as they were sent; those of the parent's request are the same objects, so that
-    a conversation is in memory once and not once per turn."""
+    """The messages as they were sent. Those of the parent's request are the same objects: a
+    conversation is in memory once, not once per turn."""
     num_shared_messages: int = 0
-    """How many first messages are those of the parent's request."""
+    """How many messages at the beginning are those of the parent's request."""
 
 
 NO_PARENT: dict[str, Any] = {
@@ -81,30 +81,30 @@ NO_PARENT: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """A request for a prompt."""
+    """A request, prepared for comparison with the recorded completions."""
 
     messages: Sequence[Mapping[str, Any]]
     """As they were sent."""
     tools: list[Any] | None
-    """OpenAI's; None offers none."""
+    """In OpenAI's format; None without tools."""
     history: int
-    """How many messages there were when the assistant had spoken last; 0 when it never did."""
-    spoken: Canonical
-    """All messages, canonical."""
+    """Number of messages up to the last assistant message; 0 without one."""
+    canonical: Canonical
+    """All messages in canonical form."""
     extended: Recorded | None
-    """The newest completion of which the messages begin with the request, as it was sent."""
+    """The newest completion whose request the messages begin with, unchanged."""
     context: str
     """Tools and template settings."""
 
     @property
-    def history_spoken(self) -> Canonical:
-        """The messages up to the assistant's last one, canonical."""
+    def canonical_history(self) -> Canonical:
+        """The messages up to the last assistant message, in canonical form."""
         after = len(canonical(self.messages[self.history :]))
-        return self.spoken[: len(self.spoken) - after]
+        return self.canonical[: len(self.canonical) - after]
 
     def parent(self, parents: Sequence[Recorded]) -> Recorded | None:
-        """Return the newest completion that the history ends with."""
-        history = self.history_spoken
+        """Return the newest completion that the history ends with, or None."""
+        history = self.canonical_history
         for parent in reversed(parents):
             if not parent.request or parent.context != self.context:
                 continue
@@ -121,7 +121,7 @@ class _Request:
         return Prompt(
             token_ids=token_ids,
             prefix=prefix,
-            request=self.spoken,
+            request=self.canonical,
             context=self.context,
             messages=[*known, *self.messages[shared:]],
             num_shared_messages=shared,
@@ -142,9 +142,9 @@ class Chat:
         """Choose the renderer.
 
         Args:
-            tokenizer: a transformers tokenizer.
+            tokenizer: of transformers.
             renderer: ``model.renderer``: "auto", "chatml", "default" or a family of ``renderers``.
-            model_name: hub id, by which "auto" knows families.
+            model_name: hub id, by which "auto" finds the family.
 
         Raises: ConfigError: there is no such renderer, or it does not fit the tokenizer.
         """
@@ -157,15 +157,15 @@ class Chat:
         self._renderers: dict[str, Renderer] = {}
         try:
             base = self._renderer({})
-        except Exception as error:  # renderers assert what they need of a tokenizer
+        except Exception as error:  # renderers use assertions to check a tokenizer
             raise ConfigError(
                 f'model.renderer = "{renderer}" does not fit the model: {error}'
             ) from error
         self._plain_text = isinstance(base, ChatMLRenderer | DefaultRenderer)
         self.stop_token_ids = tuple(base.get_stop_token_ids())
-        """Tokens that end a reply."""
+        """Ids of the tokens that end a reply."""
         self.renderer = str(self._config.name)
-        """The family whose format it is."""
+        """Name of the renderer: a model family, "chatml" or "default"."""
         logger.info("chat renderer=%s", self.renderer)
 
     @classmethod
@@ -176,7 +176,7 @@ class Chat:
         """
         try:
             tokenizer = _load_tokenizer(directory)
-        except Exception as error:  # whatever the loaders raise, the person needs one sentence
+        except Exception as error:  # the loaders raise many types; the user needs one sentence
             raise ConfigError(
                 f'model.path = "{model.path}": its tokenizer cannot be loaded: {error}'
             ) from error
@@ -215,20 +215,20 @@ class Chat:
         """Return the prompt for the next reply.
 
         Args:
-            messages: OpenAI's, checked; parts of content are text.
-            tools: OpenAI's; empty offers none.
+            messages: in OpenAI's format, validated; content parts are text.
+            tools: in OpenAI's format; may be empty.
             template: ``chat_template_kwargs``.
             parents: recorded completions of the session, oldest first.
 
-        Raises: ApiError: 400, the template refuses the messages or its settings.
+        Raises: ApiError: 400: the template fails on the messages or on its settings.
         """
         template = template or {}
-        said, extended = spoken(messages, parents)
+        canonical_messages, extended = canonical_request(messages, parents)
         request = _Request(
             messages=messages,
             tools=list(tools) or None,
             history=_after_last_assistant(messages),
-            spoken=said,
+            canonical=canonical_messages,
             extended=extended,
             context=context_key(tools, template),
         )
@@ -238,15 +238,15 @@ class Chat:
                 return self._prompt(renderer, request, parents)
             except ApiError:
                 raise
-            except Exception as error:  # a template may raise anything about a client's messages
+            except Exception as error:  # a template is a program and may raise anything
                 raise ApiError(
                     400,
-                    f"The model's chat template refuses these messages: {error}",
+                    f"The model's chat template cannot render these messages: {error}",
                     param="messages",
                 ) from error
 
     def _prompt(self, renderer: Renderer, request: _Request, parents: Sequence[Recorded]) -> Prompt:
-        """Continue the recorded tokens, or render the conversation and say why that was needed."""
+        """Continue the recorded tokens; else render the conversation and record why."""
         if not request.history or not parents:
             return request.prompt(self._render(renderer, request), NO_PARENT, None)
         parent = request.parent(parents)
@@ -260,10 +260,10 @@ class Chat:
             except UnprovenError as error:
                 why = str(error)
         elif parent is not None:
-            why = "nothing was said after the reply"
+            why = "no message follows the reply"
         token_ids = self._render(renderer, request)
         closest, shared = _closest(token_ids, parents)
-        why = why or why_broken(request.history_spoken, request.context, closest)
+        why = why or why_broken(request.canonical_history, request.context, closest)
         prefix = self._compared(token_ids, closest, shared, why)
         return request.prompt(token_ids, prefix, closest)
 
@@ -275,9 +275,9 @@ class Chat:
 
     @staticmethod
     def _suffix(renderer: Renderer, request: _Request, parent: Recorded) -> Sequence[int]:
-        """Return what follows a recorded reply.
+        """Return the tokens after a recorded reply.
 
-        Raises: UnprovenError: that cannot be told; the text says why.
+        Raises: UnprovenError: they cannot be determined; the text says why.
         """
         known, split = parent.token_ids, parent.num_prompt_tokens
         if isinstance(renderer, DefaultRenderer):
@@ -300,30 +300,32 @@ class Chat:
     def raw_prompt(
         self, prompt: str | Sequence[int], *, parents: Sequence[Recorded] = ()
     ) -> Prompt:
-        """Return a prompt that is no conversation: a text, or its token ids.
+        """Return a prompt without a chat template: a text, or its token ids.
 
         Args:
-            prompt: control tokens in a text are control tokens; nothing is put around it but what
-                the tokenizer itself begins a text with.
+            prompt: names of control tokens in a text become control tokens. The tokenizer adds
+                what it begins every text with, and nothing else is added.
             parents: recorded completions of the session, oldest first.
 
-        Raises: ApiError: 400: it is empty, or an id is none of the model's.
+        Raises: ApiError: 400: it is empty, or an id is not in the vocabulary.
         """
         token_ids = self._encoded(prompt) if isinstance(prompt, str) else tuple(prompt)
         if not token_ids:
-            raise ApiError(400, "'prompt' must hold a token at least.", param="prompt")
+            raise ApiError(400, "'prompt' must have at least one token.", param="prompt")
         size = len(self.tokenizer)
         unknown = next((token_id for token_id in token_ids if not 0 <= token_id < size), None)
         if unknown is not None:
             raise ApiError(
                 400,
-                f"'prompt' holds {unknown}; the model's token ids are below {size}.",
+                f"'prompt' contains {unknown}; the model's token ids are 0 to {size - 1}.",
                 param="prompt",
             )
         prefix = NO_PARENT
         if parents:
             closest, shared = _closest(token_ids, parents)
-            prefix = self._compared(token_ids, closest, shared, "the prompt was sent ready-made")
+            prefix = self._compared(
+                token_ids, closest, shared, "the prompt was sent as text or token ids"
+            )
         return Prompt(token_ids=token_ids, prefix=prefix)
 
     def _encoded(self, text: str) -> tuple[int, ...]:
@@ -333,7 +335,7 @@ class Chat:
     def _compared(
         self, token_ids: Sequence[int], closest: Recorded, shared: int, why: str
     ) -> dict[str, Any]:
-        """Return a prompt's ``prefix``: how far it goes along with a record, and why no further."""
+        """Return ``Prompt.prefix``: the common prefix with a completion, and why it ends there."""
         recorded, difference = closest.token_ids, None
         if shared < min(len(recorded), len(token_ids)):
             difference = {
@@ -359,13 +361,14 @@ class Chat:
         stop: Sequence[str] = (),
         raw: bool = False,
     ) -> ReplyStream:
-        """Return what turns the sampled tokens of a reply into a message, while they arrive.
+        """Return the parser of a reply, which takes the tokens as they are sampled.
 
         Args:
-            raw: whether the prompt is no conversation, so that the reply is all text.
+            raw: True after a raw prompt: the whole reply is content.
         """
-        # Whatever encodes does so under the lock: how a fast tokenizer treats control tokens is
-        # a state that all threads share.
+        # Everything that encodes holds the lock: transformers stores how control tokens are treated
+        # on the tokenizer that all threads share (https://github.com/huggingface/tokenizers/issues/537).
+        # Decoding changes nothing and needs no lock (checked with tokenizers 0.23.3).
         with self._lock:
             renderer = self._renderer(template or {})
             reasoning_open = isinstance(renderer, DefaultRenderer) and prompt_ends_in_reasoning(
@@ -386,8 +389,8 @@ class Chat:
 def _load_tokenizer(directory: Path) -> Any:
     """Return a model's tokenizer.
 
-    One that is all in its ``tokenizer.json`` is loaded from there: transformers' general way
-    imports every model's configuration first, which takes seconds.
+    A tokenizer without code of its own is loaded directly: ``AutoTokenizer`` imports the
+    configurations of all models first, which takes seconds (transformers 5.24).
     """
     settings = directory / "tokenizer_config.json"
     if settings.exists():
@@ -398,7 +401,7 @@ def _load_tokenizer(directory: Path) -> Any:
 
 
 def _choose(tokenizer: Any, name: str) -> BaseRendererConfig:
-    """Return the configuration of the renderer that a name means for a tokenizer."""
+    """Return the configuration of the renderer named by ``model.renderer``."""
     if name == "chatml" or (name == "auto" and _speaks_chatml(tokenizer)):
         return ChatMLRendererConfig(default_system_prompt=_default_system_prompt(tokenizer))
     try:
@@ -416,7 +419,7 @@ def _choose(tokenizer: Any, name: str) -> BaseRendererConfig:
                 'to its family, to "chatml", or use an instruct model'
             )
         return config
-    # Reasoning that was sampled stays in the conversation: what is trained is what was seen.
+    # Keep sampled reasoning in the conversation: the model is trained on what it saw.
     try:
         return config.model_copy(update={"thinking_retention": "all"})
     except ValueError:
@@ -433,7 +436,7 @@ def _known_family(tokenizer: Any) -> BaseRendererConfig:
 
 
 def _speaks_chatml(tokenizer: Any) -> bool:
-    """Tell whether the model's template is plain ChatML, by its tokens."""
+    """Return whether the model's template renders the probes as plain ChatML."""
     try:
         renderer = ChatMLRenderer(
             tokenizer,
@@ -451,7 +454,7 @@ def _speaks_chatml(tokenizer: Any) -> bool:
 
 
 def _default_system_prompt(tokenizer: Any) -> str | None:
-    """Return the system message that the model's template adds to conversations without one."""
+    """Return the system message that the template adds to conversations without one, or None."""
     if not getattr(tokenizer, "chat_template", None):
         return None
     text = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
@@ -460,7 +463,7 @@ def _default_system_prompt(tokenizer: Any) -> str | None:
 
 
 def _closest(token_ids: Sequence[int], parents: Sequence[Recorded]) -> tuple[Recorded, int]:
-    """Return the newest of the completions that share most first tokens, and how many they are."""
+    """Return the newest completion with the longest common prefix, and its length in tokens."""
     shared = [shared_length(parent.token_ids, token_ids) for parent in parents]
     most = max(shared)
     index = len(shared) - 1 - shared[::-1].index(most)
@@ -468,7 +471,7 @@ def _closest(token_ids: Sequence[int], parents: Sequence[Recorded]) -> tuple[Rec
 
 
 def _after_last_assistant(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Return the index after the last assistant message; 0 without any."""
+    """Return the index after the last assistant message; 0 without one."""
     for index in range(len(messages), 0, -1):
         if messages[index - 1]["role"] == "assistant":
             return index
@@ -476,7 +479,7 @@ def _after_last_assistant(messages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message with the keys that renderers know, its content one string."""
+    """Return a message with the keys that renderers support, its content as one string."""
     kept = ("tool_calls", "tool_call_id", "name", "reasoning_content")
     role = "system" if message["role"] == "developer" else message["role"]
     plain = {"role": role, "content": text_of(message)}

@@ -1,50 +1,56 @@
-"""A reply's text taken apart while it grows: reasoning, content, tool calls.
+"""The grammar of tags in a reply, and its parser: reasoning, content, tool calls.
 
-The grammar: ``<think>…</think>`` first, if at all; then content; ``<tool_call>{json}</tool_call>``
-anywhere in it. It is applied to what the model sampled, never to a prompt. A tag that is not
-complete, and JSON that names no function, stay content; ``malformed`` says why they are no calls.
+The grammar: an optional ``<think>…</think>`` first; then content, with
+``<tool_call>{json}</tool_call>`` anywhere in it. It is applied to sampled text, never to a prompt.
+A call that is not valid stays content; ``Reply.malformed`` says why it is none.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 
+_MARKUP = re.compile(
+    rf"{THINK_OPEN}.*?({THINK_CLOSE}|\Z)|{CALL_OPEN}.*?({CALL_CLOSE}|\Z)", re.DOTALL
+)
+"""Reasoning and calls anywhere in a text, closed or not."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """One call of a tool, as the model wrote it."""
+    """One tool call of the model."""
 
     name: str
-    """Function to call."""
+    """Name of the function."""
     arguments: str
     """A JSON object, its keys in the model's order."""
     raw: str
-    """What stood between the tags."""
+    """The text between the tags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A reply, or as much of it as can be told so far."""
+    """A parsed reply, or the part of it that is certain so far."""
 
     content: str
-    """Text for the person."""
+    """Text for the user."""
     reasoning: str | None = None
-    """Text the model thought with; None without any."""
+    """The model's reasoning; None if it has none."""
     reasoning_open: bool = False
-    """Whether the model has not finished thinking."""
+    """True while the reasoning is not closed."""
     tool_calls: tuple[ToolCall, ...] = field(default=())
-    """Calls, in order."""
+    """Valid calls, in order."""
     malformed: tuple[str, ...] = ()
-    """Of each call that was meant but cannot be made, and is content: why."""
+    """Why each invalid call is none; its text is part of the content."""
 
 
 def held_length(text: str, markers: Sequence[str]) -> int:
-    """Return how many last characters may be the beginning of a marker."""
+    """Return how many characters at the end may be the beginning of a marker."""
     longest = max((len(marker) for marker in markers), default=1) - 1
     for length in range(min(longest, len(text)), 0, -1):
         tail = text[-length:]
@@ -56,14 +62,14 @@ def held_length(text: str, markers: Sequence[str]) -> int:
 def parse_reply(
     text: str, *, tools: bool, complete: bool = True, reasoning_open: bool = False
 ) -> Reply:
-    """Take a reply apart.
+    """Parse a reply.
 
     Args:
-        text: what was sampled, without the stop token.
-        tools: whether tools were offered; without them a tag is text like any other.
-        complete: whether nothing will follow. Otherwise what may still become a tag, or belongs
-            to a call that is not closed yet, is left out.
-        reasoning_open: whether the prompt already opened ``<think>``.
+        text: the sampled text, without the stop token.
+        tools: whether tools were offered; if not, call tags are plain text.
+        complete: False while more text may follow. The beginning of a possible tag, and a call that
+            is not closed, are then left out.
+        reasoning_open: True if the prompt already opened ``<think>``.
     """
     reasoning, rest, is_open = _split_reasoning(text, complete, reasoning_open)
     if is_open:
@@ -79,7 +85,7 @@ def parse_reply(
 def _split_reasoning(
     text: str, complete: bool, reasoning_open: bool
 ) -> tuple[str | None, str, bool]:
-    """Return reasoning, what follows it, and whether reasoning is still open."""
+    """Return the reasoning, the text after it, and whether the reasoning is still open."""
     start = 0
     if not reasoning_open:
         body = text.lstrip()
@@ -94,27 +100,42 @@ def _split_reasoning(
     return text[start:end], text[end + len(THINK_CLOSE) :].lstrip("\n"), False
 
 
-def _split_calls(text: str, complete: bool) -> tuple[str, list[ToolCall], list[str]]:
-    """Return content without the calls, the calls, and why others are none.
+def without_markup(text: str) -> str:
+    """Return a text without reasoning and calls, wherever they are and closed or not."""
+    return _MARKUP.sub("", text)
 
-    Blank lines around calls are no content.
+
+def write_call(name: str, arguments: str) -> str:
+    """Return a call as the grammar writes it.
+
+    Args:
+        arguments: a JSON object.
     """
-    pieces: list[str] = []
+    quoted = json.dumps(name, ensure_ascii=False)
+    return f'{CALL_OPEN}\n{{"name": {quoted}, "arguments": {arguments}}}\n{CALL_CLOSE}'
+
+
+def _split_calls(text: str, complete: bool) -> tuple[str, list[ToolCall], list[str]]:
+    """Return the content, the calls, and why invalid calls are none.
+
+    White space around calls is left out.
+    """
+    parts: list[str] = []
     calls: list[ToolCall] = []
     malformed: list[str] = []
-    for piece, call in _pieces(text, complete):
-        pieces.append(piece)
+    for part, call in _parts(text, complete):
+        parts.append(part)
         if isinstance(call, ToolCall):
             calls.append(call)
         elif call is not None:
             malformed.append(call)
     if calls or not complete:
-        pieces = [piece for piece in pieces if piece.strip()]
-    return "".join(pieces), calls, malformed
+        parts = [part for part in parts if part.strip()]
+    return "".join(parts), calls, malformed
 
 
-def _pieces(text: str, complete: bool) -> Iterator[tuple[str, ToolCall | str | None]]:
-    """Yield text and the call after it; why the end of the text is no call; or None."""
+def _parts(text: str, complete: bool) -> Iterator[tuple[str, ToolCall | str | None]]:
+    """Yield content and the call after it; or why the content ends in no call; or None."""
     position = 0
     while True:
         start = text.find(CALL_OPEN, position)
@@ -135,7 +156,7 @@ def _pieces(text: str, complete: bool) -> Iterator[tuple[str, ToolCall | str | N
 
 
 def _call(raw: str) -> ToolCall | str:
-    """Return the call that a JSON object describes, or why it describes none."""
+    """Return the call in a JSON object, or why there is none."""
     try:
         parsed = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

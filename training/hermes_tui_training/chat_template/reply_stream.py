@@ -1,4 +1,4 @@
-"""Sampled tokens to a growing message: characters only when complete, tags only when decided."""
+"""Parses a reply while it is sampled: a character once it is whole, a tag once it is certain."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ all of a reply of n tokens costs about this many times n; up to 64 tokens it run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Final:
+class FinishedReply:
     """A whole reply."""
 
     delta: dict[str, Any]
-    """What the last deltas did not have yet."""
+    """What earlier deltas did not have yet."""
     message: dict[str, Any]
     """OpenAI's assistant message."""
 
@@ -86,7 +86,7 @@ class ReplyStream:
             self._text += text
         return self._delta(self._reply(complete=False, stop_text=None)), texts
 
-    def finish(self, stop_text: str | None = None) -> Final:
+    def finish(self, stop_text: str | None = None) -> FinishedReply:
         """Take the end; ``stop_text`` is the stop string that ended it and is left out."""
         self._text += self._detokenizer.rest
         reply = self._reply(complete=True, stop_text=stop_text)
@@ -102,7 +102,7 @@ class ReplyStream:
             ]
         if reply.malformed:
             message["malformed_tool_calls"] = list(reply.malformed)
-        return Final(delta=delta, message=message)
+        return FinishedReply(delta=delta, message=message)
 
     @property
     def rest(self) -> str:

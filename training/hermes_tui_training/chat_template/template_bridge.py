@@ -1,9 +1,9 @@
-"""The next prompt of a model of which only the chat template is known.
+"""The next prompt of a model whose format is known only by its chat template.
 
-A template is a program: what it writes after a reply can only be found by running it. The history
-is rendered with a stand-in for the last reply; what the template writes after the stand-in's end of
-turn is what follows the sampled reply too, if the template does the same with the real reply. That
-is checked by rendering it as well.
+A template is a program: only running it shows what it writes after a reply. So the conversation is
+rendered with a placeholder for the last reply. The tokens after the placeholder's stop token follow
+the sampled reply too, if the template writes the same after the real reply. That is checked by
+rendering it as well.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from renderers.base import Renderer
 
-_STAND_IN = "Q7x"
-"""Text of the stand-in reply: letters that no template trims, takes for a tag or splits at."""
+_PLACEHOLDER = "Q7x"
+"""The placeholder: characters that no template trims, splits at or takes for a tag."""
 
 
 class UnprovenError(Exception):
-    """The template does not show what follows a reply; the text says why."""
+    """The tokens after a reply cannot be determined; the text says why."""
 
 
 def turn_suffix(
@@ -34,19 +34,19 @@ def turn_suffix(
     Args:
         renderer: runs the template.
         messages: the whole conversation.
-        num_history: how many of them were there once the reply was given; the reply is the last.
-        last_token_id: the last sampled token; a reply that was cut is closed first.
-        tools: OpenAI's, or None.
-    Raises: UnprovenError. Whatever the template raises about these messages.
+        num_history: number of messages up to the reply, included.
+        last_token_id: the last sampled token; if it is no stop token, one is added.
+        tools: in OpenAI's format, or None.
+    Raises: UnprovenError, and any error of the template itself.
     """
     before, reply = list(messages[: num_history - 1]), messages[num_history - 1]
     new = list(messages[num_history:])
     opened: list[int] = renderer.render_ids(before, tools=tools, add_generation_prompt=True)
     shown: list[int] = renderer.render_ids(
-        [*before, _stand_in(reply), *new], tools=tools, add_generation_prompt=True
+        [*before, _placeholder(reply), *new], tools=tools, add_generation_prompt=True
     )
     if shown[: len(opened)] != opened:
-        raise UnprovenError("the chat template repeats a reply otherwise than it begins one")
+        raise UnprovenError("the chat template begins an earlier reply differently from a new one")
     stops = set(renderer.get_stop_token_ids())
     close = next((i for i in range(len(opened), len(shown)) if shown[i] in stops), None)
     if close is None:
@@ -62,9 +62,9 @@ def turn_suffix(
     return ending[1:]
 
 
-def _stand_in(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a reply that calls the same tools, without any text that could hold a stop token."""
-    message: dict[str, Any] = {"role": "assistant", "content": _STAND_IN}
+def _placeholder(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reply that calls the same tools and has no text that could contain a stop token."""
+    message: dict[str, Any] = {"role": "assistant", "content": _PLACEHOLDER}
     if reply.get("tool_calls"):
         message["tool_calls"] = [
             {**call, "function": {**call["function"], "arguments": "{}"}}

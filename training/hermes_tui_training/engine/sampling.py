@@ -2,7 +2,7 @@
 
 A token is drawn by an exponential race: e is drawn from Exp(1) for every token, and the largest
 p / e wins. That gives the same distribution as inverting the cumulative distribution, and is more
-stable. Logits differ by about 1e-6 between batches, which moves every boundary of the cumulative sum
+stable. Logits differ by about 1e-6 between batches. That moves every boundary of the cumulative sum
 and flips draws between unlikely neighbours. In a race only near ties flip.
 
 Shapes: S sequences, V vocabulary.

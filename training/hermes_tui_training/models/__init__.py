@@ -1,1 +1,1 @@
-"""Where a model comes from: fetched, verified, converted."""
+"""Prepares models: download, verification, conversion."""

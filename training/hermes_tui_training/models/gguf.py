@@ -1,8 +1,8 @@
-"""A GGUF file of the llama architecture → a Hugging Face directory in float32.
+"""Converts a GGUF file of the llama architecture into a Hugging Face directory in float32.
 
-Needs gguf, numpy, tokenizers and safetensors, and no torch: set-up runs it before anything else
-works. Weights come out as transformers' own GGUF loader gives them; the tokenizer splits digits one
-by one, as llama.cpp does and transformers' loader does not.
+Needs gguf, numpy, tokenizers and safetensors, but no torch: set-up runs it first. The weights equal
+those of transformers' own GGUF loader. The tokenizer does not: it splits numbers into digits, as
+llama.cpp does for SmolLM (https://github.com/ggml-org/llama.cpp/pull/8609).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 Weights = dict[str, NDArray[np.float32]]
 
 _CONTROL_TOKEN = 3
-"""GGUF's token type of special tokens, such as ``<|im_start|>``."""
+"""GGUF's token type of control tokens, such as ``<|im_start|>``."""
 
 _TOP_LEVEL = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -44,13 +44,13 @@ _PER_LAYER = {
 
 
 def convert_gguf(source: Path, target: Path, progress: Callable[[float], None]) -> None:
-    """Write config, weights and tokenizer of a GGUF file into an existing directory.
+    """Write configuration, weights and tokenizer of a GGUF file into an existing directory.
 
     Args:
         source: a llama-architecture GGUF file with a byte-level BPE tokenizer.
-        target: where the Hugging Face files go.
-        progress: called with the fraction of tensors done, in [0, 1].
-    Raises: ValueError: the file holds another architecture or tokenizer, or cannot be read.
+        target: directory for the Hugging Face files.
+        progress: called with the share of tensors that are converted, in [0, 1].
+    Raises: ValueError: the file has another architecture or tokenizer, or cannot be read.
     """
     reader = gguf.GGUFReader(source)
     fields = {name: field.contents() for name, field in reader.fields.items()}
@@ -88,7 +88,7 @@ def _weights(reader: Any, fields: dict[str, Any], progress: Callable[[float], No
 
 
 def _unpermute(values: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
-    """Undo GGUF's interleaving of rotary pairs: Hugging Face keeps a head's halves apart."""
+    """Undo GGUF's order of rows, which interleaves the halves of a head."""
     rows, columns = values.shape
     return (
         values.reshape(num_heads, rows // num_heads // 2, 2, columns)

