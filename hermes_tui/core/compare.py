@@ -1,4 +1,4 @@
-"""One message to several siblings of a group, and a judgement that tells them apart."""
+"""One message to several siblings of a group, and rewards that tell their replies apart."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TASK_ID = "compare"
 
 
 class Comparison:
-    """Siblings, what they say, and which of them are picked.
+    """Siblings, their replies, and which of them are picked.
 
     Args:
-        controller: runs the turns and tells the front end.
+        controller: runs the turns and reports to the front end.
         size: how many siblings.
     """
 
@@ -28,110 +28,113 @@ class Comparison:
         assert MIN_SIBLINGS <= size <= MAX_SIBLINGS
         self.size = size
         self.text = ""
-        """What they were told; empty before."""
+        """The message; empty before it is sent."""
         self.turns: list[ChatTurn] = []
         """Their turns, in the order of their keys; empty before they are started."""
         self.picked: set[int] = set()
-        """Places, from 0, of those that are better than the others."""
+        """Indices of the siblings that are better than the others."""
         self._controller = controller
+        self._state = controller.state
+        self._notifier = controller.notifier
+        self._backend = controller.backend
 
     @property
     def num_running(self) -> int:
-        """How many still speak."""
+        """How many are still replying."""
         return sum(turn.state == "running" for turn in self.turns)
 
-    def episode(self, place: int) -> EpisodeRow | None:
-        """Return what is judged of a sibling: the episode of its turn, or None."""
-        return self._controller.state.latest(self.turns[place].session_id)
+    def episode(self, index: int) -> EpisodeRow | None:
+        """Return the episode of a sibling's turn, which its reward judges, or None."""
+        return self._state.latest(self.turns[index].session_id)
 
     @property
     def scored(self) -> bool:
         """Whether any of them has a reward."""
-        episodes = [self.episode(place) for place in range(len(self.turns))]
-        return any(row is not None and row.reward is not None for row in episodes)
+        return any(row.reward is not None for row in self._episodes())
 
     async def ask(self, text: str) -> bool:
-        """Start the siblings, say the same to each, and return when the last one has ended.
+        """Start the siblings, send each the message, and return when the last turn has ended.
 
         Returns: False when they could not be started.
         """
         self.text = text
-        if not await self._controller.attempt(self._start(text)):
+        if not await self._notifier.attempt(self._start(text)):
             self.text = ""
             return False
         async with asyncio.TaskGroup() as tasks:
             for turn in self.turns:
-                tasks.create_task(self._controller.run_turn(turn))
+                tasks.create_task(self._controller.turns.run(turn))
         return True
 
     async def _start(self, text: str) -> None:
-        rows = await self._controller.backend.start_siblings(TASK_ID, self.size)
-        self._controller.state.sessions |= {row.session_id: row for row in rows}
-        self.turns = [self._controller.begin_turn(row.session_id, text) for row in rows]
+        rows = await self._backend.start_siblings(TASK_ID, self.size)
+        self._state.sessions |= {row.session_id: row for row in rows}
+        self.turns = [self._controller.turns.begin(row.session_id, text) for row in rows]
 
-    def toggle(self, place: int) -> None:
+    def toggle(self, index: int) -> None:
         """Pick a sibling, or take that back."""
-        if place < len(self.turns):
-            self.picked ^= {place}
+        if index < len(self.turns):
+            self.picked ^= {index}
 
     async def score(self) -> None:
         """Give the picked ones the highest reward, and the others the lowest.
 
-        A sibling that has no episode to judge, because it failed, is left out.
+        A sibling without an episode to judge, such as one that failed, is left out.
         """
-        controller = self._controller
-        if problem := self._not_yet():
-            controller.say(problem, "warning")
+        if problem := self._refusal():
+            self._notifier.say(problem, "warning")
             return
-        low, high = controller.reward_range
-        given: list[Awaitable[None]] = []
-        for place in range(self.size):
-            episode = controller.state.to_score(self.turns[place].session_id)
-            if episode is not None:
-                reward = high if place in self.picked else low
-                given.append(self._controller.backend.set_reward(episode.episode_id, reward))
-        if await self._all(given):
-            undo = controller.call("compare_undo")
+        low, high = self._controller.rewards.range
+        requests: list[Awaitable[None]] = []
+        for index, turn in enumerate(self.turns):
+            if episode := self._state.to_score(turn.session_id):
+                reward = high if index in self.picked else low
+                requests.append(self._backend.set_reward(episode.episode_id, reward))
+        if await self._send(requests):
+            key = self._notifier.action_label("compare_undo")
+            grace_s = self._controller.rewards.grace_s
             alike = " · all alike: nothing to learn" if len(self.picked) == self.size else ""
-            controller.say(
+            self._notifier.say(
                 f"{len(self.picked)} of {self.size} picked: {high:+.1f}, the others {low:+.1f}"
-                f"{alike} · {undo} undoes it ({controller.grace_s:g} s)"
+                f"{alike} · {key} undoes it ({grace_s:g} s)"
             )
 
-    def _not_yet(self) -> str:
-        if not self._controller.state.info.training:
+    def _refusal(self) -> str:
+        """Return why no reward can be given now; empty when one can."""
+        if not self._state.info.training:
             return "training is off: there is nothing to score"
         if not self.turns:
-            return "say something to them first"
+            return "send them a message first"
         if self.num_running:
-            return f"not yet: {self.num_running} of {self.size} still speak"
-        if not any(
-            self._controller.state.to_score(turn.session_id) is not None for turn in self.turns
-        ):
+            return f"{self.num_running} of {self.size} are still replying"
+        if not any(self._state.to_score(turn.session_id) for turn in self.turns):
             return "none of them can be judged any more"
-        return "" if self.picked else "pick the best first: its number; several are a tie"
+        return "" if self.picked else "pick the best first, by number; several are a tie"
 
     async def undo(self) -> None:
-        """Take the rewards back that no step has claimed."""
-        rows = [self.episode(place) for place in range(len(self.turns))]
-        scored = [row for row in rows if row is not None and row.state == "scored"]
-        if not scored:
-            late = any(row is not None and row.reward is not None for row in rows)
-            text = "too late to undo: the trainer has them" if late else "nothing to undo"
-            self._controller.say(text, "warning" if late else "information")
-        elif await self._all(
-            [self._controller.backend.unset_reward(row.episode_id) for row in scored]
-        ):
-            self._controller.say(f"{len(scored)} scores taken back")
+        """Take back the rewards that no step has claimed."""
+        scored = [row for row in self._episodes() if row.state == "scored"]
+        if scored:
+            if await self._send([self._backend.unset_reward(row.episode_id) for row in scored]):
+                self._notifier.say(f"{len(scored)} scores taken back")
+        elif self.scored:
+            self._notifier.say("too late to undo: the trainer has claimed them", "warning")
+        else:
+            self._notifier.say("nothing to undo")
 
-    async def _all(self, doing: list[Awaitable[None]]) -> bool:
-        well = [await self._controller.attempt(one) for one in doing]
+    def _episodes(self) -> list[EpisodeRow]:
+        rows = (self.episode(index) for index in range(len(self.turns)))
+        return [row for row in rows if row is not None]
+
+    async def _send(self, requests: list[Awaitable[None]]) -> bool:
+        """Send requests one after the other; return whether all succeeded."""
+        succeeded = [await self._notifier.attempt(request) for request in requests]
         for turn in self.turns:
-            await self._controller.attempt(self._controller.reread(turn.session_id))
-        return all(well)
+            await self._notifier.attempt(self._controller.rows.read_session(turn.session_id))
+        return all(succeeded)
 
     async def interrupt(self) -> None:
-        """Stop those that still speak."""
+        """Stop those that are still replying."""
         for turn in self.turns:
             if turn.state == "running":
-                await self._controller.attempt(self._controller.backend.interrupt(turn.session_id))
+                await self._notifier.attempt(self._backend.interrupt(turn.session_id))

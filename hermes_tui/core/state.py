@@ -86,6 +86,10 @@ class ViewState:
         """Return the number of an episode within its session, from 1."""
         return list(self.episodes.get(episode.session_id, {})).index(episode.episode_id) + 1
 
+    def episode_name(self, episode: EpisodeRow) -> str:
+        """Return what an episode is called, such as ``episode 2 of “Greet Ada”``."""
+        return f"episode {self.ordinal(episode)} of “{self.title(episode.session_id)}”"
+
     def to_score(self, session_id: str) -> EpisodeRow | None:
         """Return the episode that a score key judges: the newest, when it may be judged."""
         latest = self.latest(session_id)

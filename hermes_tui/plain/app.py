@@ -59,7 +59,7 @@ class Plain:
 
     def __init__(self, controller: Controller, out: TextIO, *, interactive: bool) -> None:
         self.controller = controller
-        controller.call = called
+        controller.notifier.action_label = called
         self._tell = Teller(controller, out)
         self._interactive = interactive
         self._lines: deque[str | None] = deque()
@@ -87,7 +87,7 @@ class Plain:
             return exit_code(error)
         try:
             self._tell.news(quiet=True)
-            self.controller.listen(self._on_change)
+            self.controller.notifier.listen(self._on_change)
             self._tell.greet()
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -137,7 +137,7 @@ class Plain:
 
     @property
     def _questions(self) -> list[PendingApproval]:
-        self.controller.drop_expired()
+        self.controller.approvals.drop_expired()
         return self.controller.state.approval_queue
 
     def _concerns_us(self, request: PendingApproval) -> bool:
@@ -212,7 +212,7 @@ class Plain:
         if text and not request.free and text not in choices:
             self._tell.line(f"[error] answer with one of: {', '.join(map(clean, choices))}")
         elif text:  # else the agent's own deadline decides
-            await self.controller.approve(request, text)
+            await self.controller.approvals.answer(request, text)
 
     def _on_change(self, change: Change) -> None:
         match change:
@@ -228,11 +228,11 @@ class Plain:
 
     def do_good(self, _: str) -> Awaitable[None]:
         """Score +1."""
-        return self.controller.score(1.0)
+        return self.controller.rewards.score(1.0)
 
     def do_bad(self, _: str) -> Awaitable[None]:
         """Score -1."""
-        return self.controller.score(-1.0)
+        return self.controller.rewards.score(-1.0)
 
     def do_score(self, text: str) -> Awaitable[None]:
         """Score exactly."""
@@ -240,11 +240,11 @@ class Plain:
             reward = float(text.replace(",", ".").replace("−", "-"))
         except ValueError:
             raise Usage(f"/score takes a number, such as /score 0.3, not “{clean(text)}”") from None
-        return self.controller.score(reward)
+        return self.controller.rewards.score(reward)
 
     def do_undo(self, _: str) -> Awaitable[None]:
         """Take the last score back."""
-        return self.controller.undo()
+        return self.controller.rewards.undo()
 
     def do_new(self, _: str) -> None:
         """Begin a new conversation."""
@@ -403,7 +403,7 @@ class Plain:
             raise Usage("/quit leaves the stack running; /quit stop ends it")
         if how == "stop":
             self._tell.line("[notice] stopping everything")
-            await self.controller.attempt(self.controller.shutdown())
+            await self.controller.notifier.attempt(self.controller.shutdown())
         else:
             self._tell.line("[notice] the stack runs on; `hermes-tui stop` ends it")
         self._left = True

@@ -145,7 +145,7 @@ class Teller:
         state = self._controller.state
         episode = state.episode(episode_id)
         assert episode
-        return f"episode {state.ordinal(episode)} of “{state.title(episode.session_id)}”"
+        return state.episode_name(episode)
 
     def turn_of(self, text: str) -> ChatTurn:
         """Return the newest turn that was told and began with what the person said."""

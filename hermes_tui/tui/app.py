@@ -93,7 +93,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
         self.controller = controller
         self.settings = settings
         self.keys: Keys = resolve(settings.keymap)
-        controller.call = self.keys.label
+        controller.notifier.action_label = self.keys.label
         self._interrupted_at = float("-inf")
         self._started = False
 
@@ -243,7 +243,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
 
             async def answer(choice: str | None) -> None:
                 if choice is not None:
-                    await self.controller.approve(request, choice)
+                    await self.controller.approvals.answer(request, choice)
 
             self.push_screen(ApprovalScreen(self.controller, request), answer)
 

@@ -95,7 +95,7 @@ class ApprovalScreen(Dialog[str | None]):
         self.set_interval(TICK_S, self._tick)
 
     def _tick(self) -> None:
-        self._controller.drop_expired()
+        self._controller.approvals.drop_expired()
         if self.request.approval_id not in self._controller.state.pending_approvals:
             if self.is_current:
                 self.dismiss(None)

@@ -93,14 +93,14 @@ class CompareScreen(LeavesOnce, ActionScreen):
 
     def on_mount(self) -> None:
         """Follow the comparison."""
-        self.controller.listen(self._on_change)
+        self.controller.notifier.listen(self._on_change)
         self.set_interval(TICK_S, self._tick)
         self._show_prompt(not self.comparison.text)
         self.paint_soon()
 
     def on_unmount(self) -> None:
         """Follow it no longer."""
-        self.controller.unlisten(self._on_change)
+        self.controller.notifier.unlisten(self._on_change)
 
     # Drawing -------------------------------------------------------------------------------
 
@@ -163,11 +163,11 @@ class CompareScreen(LeavesOnce, ActionScreen):
         controller, episode = self.controller, self.comparison.episode(place)
         return Fate(
             episode=episode,
-            seconds_left=controller.seconds_to_undo(episode),
+            seconds_left=controller.rewards.seconds_to_undo(episode),
             training=controller.state.info.training,
             waiting=waits_for(controller.state.trainer),
             judged_by=f"{place + 1} picks it",
-            undo=controller.call("compare_undo"),
+            undo=controller.notifier.action_label("compare_undo"),
         )
 
     # Room ----------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ class PanesScreen(ActionScreen):
     def on_mount(self) -> None:
         """Follow the stack; the prompt has the focus."""
         self.add_class("-pane-chat")
-        self.controller.listen(self._on_change)
+        self.controller.notifier.listen(self._on_change)
         self.run_worker(self.controller.watch(), group="watch")
         self._ticks = self.set_interval(TICK_S, self._tick, pause=True)
         self.set_interval(SYSTEM_S, self._look_at_system)
@@ -221,7 +221,7 @@ class PanesScreen(ActionScreen):
     async def _tick(self) -> None:
         if not self.query(ChatPane):
             return
-        self.controller.drop_expired()
+        self.controller.approvals.drop_expired()
         self._paint_asked()
         self.query_one(TopBar).sync(self._state)
         await self.query_one(ChatPane).view.sync()
@@ -235,7 +235,7 @@ class PanesScreen(ActionScreen):
 
     def _follow_log(self, process: str) -> None:
         async def follow() -> None:
-            await self.controller.follow_log(process)
+            await self.controller.log.follow(process)
 
         # Not called yet: a second press may cancel the first one's worker before it begins.
         work: WorkType[None] = follow
@@ -246,7 +246,7 @@ class PanesScreen(ActionScreen):
         episode = state.episode(turn.episode_id) if turn.episode_id else None
         return Fate(
             episode=episode,
-            seconds_left=self.controller.seconds_to_undo(episode),
+            seconds_left=self.controller.rewards.seconds_to_undo(episode),
             training=state.info.training,
             waiting=waits_for(state.trainer),
         )

@@ -160,7 +160,7 @@ class MainScreen(PanesScreen):
         return owner.action_do(action_id)
 
     def _score(self, reward: float) -> None:
-        self._work(self.controller.score(reward))
+        self._work(self.controller.rewards.score(reward))
 
     def do_score_good(self) -> None:
         """Score +1."""
@@ -189,11 +189,11 @@ class MainScreen(PanesScreen):
             if text is not None:
                 self._score(float(text.strip().replace(",", ".").replace("−", "-")))
 
-        self._ask(RewardScreen(self.controller.reward_range), answer)
+        self._ask(RewardScreen(self.controller.rewards.range), answer)
 
     def do_score_undo(self) -> None:
         """Take the last score back."""
-        self._work(self.controller.undo())
+        self._work(self.controller.rewards.undo())
 
     def do_prompt_enter(self) -> None:
         """Go to the prompt."""

@@ -30,7 +30,7 @@ class View:
         self.controller = Controller(backend, clock=backend.clock)
         self.state = self.controller.state
         self.notices: list[str] = []
-        self.controller.listen(self._hear)
+        self.controller.notifier.listen(self._hear)
 
     def _hear(self, change: Change) -> None:
         if isinstance(change, Notice):
@@ -79,13 +79,13 @@ async def test_a_turn_of_one_view_streams_in_another(backend: FakeBackend) -> No
         await eventually(lambda: other.turns() and other.last().text == "Hello Ada,")
         turn = other.last()
         assert (turn.user_text, turn.state, turn.source) == ("hi there", "running", "joined")
-        assert other.controller.refusal().startswith("the agent still speaks")
+        assert other.controller.refusal().startswith("the agent is still replying")
         backend.gate.set()
         await sending
         await eventually(lambda: turn.state == "completed" and turn.episode_id)
         assert (turn.text, turn.num_tokens) == (REPLY, 11)
         assert [len(one.turns()) for one in (sender, other)] == [1, 1]
-        await other.controller.score(1.0)
+        await other.controller.rewards.score(1.0)
         assert ("set_reward", turn.episode_id, 1.0) in backend.calls
     # Nobody joined a turn of its own.
     assert [call[0] for call in backend.calls].count("join") == 1
@@ -100,7 +100,7 @@ async def test_who_attaches_finds_the_turn_that_runs_and_its_question(
         await eventually(lambda: late.state.approval_queue)
         assert late.last().user_text == "delete it"
         assert late.state.approval_queue[0].question == "deletes\n\nrm x"
-        await late.controller.approve(late.state.approval_queue[0], "once")
+        await late.controller.approvals.answer(late.state.approval_queue[0], "once")
         backend.gate.set()
         await eventually(lambda: late.last().state == "completed")
     assert ("approve", "s", "a1", "once") in backend.calls
@@ -112,11 +112,11 @@ async def test_a_question_that_was_answered_elsewhere_is_dropped(backend: FakeBa
     async with view(backend) as one, view(backend) as other:
         await eventually(lambda: one.state.pending_approvals and other.state.pending_approvals)
         mine, theirs = one.state.approval_queue[0], other.state.approval_queue[0]
-        await one.controller.approve(mine, "deny")
+        await one.controller.approvals.answer(mine, "deny")
         await eventually(lambda: not other.state.pending_approvals)
         assert other.notices == ["answered in another view: deny"]
         assert one.notices == []
-        await other.controller.approve(theirs, "once")  # its dialog was open still
+        await other.controller.approvals.answer(theirs, "once")  # its dialog was open still
         assert other.notices[-1].startswith("The question was answered already")
         assert not other.state.pending_approvals
         async with view(backend) as late:
@@ -134,7 +134,7 @@ async def test_an_answer_that_does_not_arrive_leaves_the_question_open(
     async with view(backend) as one:
         await eventually(lambda: one.state.pending_approvals)
         backend.refuse = "the worker is down"
-        await one.controller.approve(one.state.approval_queue[0], "once")
+        await one.controller.approvals.answer(one.state.approval_queue[0], "once")
         assert one.notices == ["the worker is down"]
         assert [ask.approval_id for ask in one.state.approval_queue] == ["a1"]
         backend.gate.set()
@@ -206,7 +206,7 @@ async def test_a_turn_that_ended_while_it_was_out_of_reach_says_so(
     async with view(backend) as one:  # its end, too, was told to nobody
         one.state.selected = "s"
         await one.controller.send("hi")
-        assert one.last().error == "the way to it broke, and it ended meanwhile"
+        assert one.last().error == "the connection to the turn broke, and it has ended since"
 
 
 async def test_what_was_read_of_a_turn_goes_when_it_is_joined(backend: FakeBackend) -> None:
@@ -250,7 +250,7 @@ async def test_what_one_view_ends_or_the_trainer_forgets_goes_in_all(backend: Fa
 async def test_without_a_trainer_turns_and_histories_come_from_the_agent_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hermes_tui.core.turns.LOOK_S", 0.02)
+    monkeypatch.setattr("hermes_tui.core.turn_joiner.LOOK_S", 0.02)
     backend = make_backend(training=False)
     flight = backend.take_off("s", "before")
     assert flight.task
@@ -350,7 +350,7 @@ async def test_a_step_that_began_while_the_trainer_was_read_is_not_taken_for_one
 
     async with view(backend) as one:
         monkeypatch.setattr(backend, "trainer", trainer)
-        reading = asyncio.create_task(one.controller._read_trainer())
+        reading = asyncio.create_task(one.controller.rows.read_trainer())
         await asyncio.sleep(0)  # it has its answer, from before the step
         backend.trainer_row = replace(backend.trainer_row, state="training")
         backend.emit("step.started")

@@ -124,9 +124,9 @@ async def test_at_a_terminal_a_message_waits_for_nobody() -> None:
         put("hello")
         await talk.until("agent: Hello")
         put("more")
-        await talk.until("[error] the agent still speaks: interrupt it, or wait")
+        await talk.until("[error] the agent is still replying: interrupt it, or wait")
         put("/good")
-        await talk.until("[notice] not yet: score it when the agent has spoken")
+        await talk.until("[notice] the agent is still replying: score its reply when it has ended")
         assert talk.plain.interrupted()  # ctrl+c
         await talk.until("[turn] interrupted")
         assert not talk.plain.interrupted()
@@ -435,7 +435,7 @@ async def test_what_another_view_says_is_told_too() -> None:
         talk.backend.take_off("s", "from elsewhere")
         await talk.until("you, in another view: from elsewhere\nagent: Hello Ada")
         put("me too")
-        await talk.until("[error] the agent still speaks")
+        await talk.until("[error] the agent is still replying")
         talk.backend.gate.set()
         await talk.until("[turn] completed, 11 tokens")
     assert talk.text.count("from elsewhere") == 1

@@ -67,7 +67,7 @@ async def test_replies_stream_side_by_side(tmp_path: Path) -> None:
         xs = {view.region.x for view in siblings(app)}
         assert len(xs) == 3
         await pilot.press("enter")
-        await until(pilot, lambda: "not yet: 3 of 3 still speak" in notices(app))
+        await until(pilot, lambda: "3 of 3 are still replying" in notices(app))
         backend.gate.set()
         await until(pilot, lambda: all("ended" in title for title in titles(app)))
         texts = {reply.source for reply in app.screen.query(Reply)}

@@ -188,7 +188,7 @@ async def test_w_writes_the_shown_trajectory_to_a_file(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
     async with running(app) as pilot:
         await pilot.press("escape", "t", "w")
-        await until(pilot, lambda: any("nothing is shown" in text for text in notices(app)))
+        await until(pilot, lambda: any("no episode is shown" in text for text in notices(app)))
         await say_and_hear(pilot)
         await pilot.press("escape", "t", "w")
         path = tmp_path / "exports" / "ep-1.jsonl"

@@ -106,7 +106,7 @@ async def test_a_second_message_waits_and_stays_in_the_prompt(tmp_path: Path) ->
         await say(pilot, "one")
         await until(pilot, lambda: badges(app) == ["◌ speaking"])
         await say(pilot, "two")
-        await until(pilot, lambda: any("still speaks" in text for text in notices(app)))
+        await until(pilot, lambda: any("still replying" in text for text in notices(app)))
         assert prompt(app).text == "two"
         backend.gate.set()
 
@@ -285,7 +285,7 @@ async def test_a_score_waits_for_the_end_of_the_turn(tmp_path: Path) -> None:
         await say(pilot)
         await until(pilot, lambda: badges(app) == ["◌ speaking"])
         await pilot.press("f3")
-        await until(pilot, lambda: any("not yet" in text for text in notices(app)))
+        await until(pilot, lambda: any("still replying" in text for text in notices(app)))
         backend.gate.set()
         await until(pilot, lambda: "not judged yet" in badges(app)[0])
     assert not [call for call in backend.calls if call[0] == "set_reward"]
@@ -334,7 +334,7 @@ async def test_rows_that_could_not_be_read_are_read_again(
         backend.set_state("ep-1", "trained", step=3)
         await until(pilot, lambda: "trained at step 3" in badges(app)[0])
         await until(pilot, lambda: "the inference gateway does not answer" in notices(app))
-        assert not app.controller._stale_episodes
+        assert not app.controller._sync._stale_episodes
 
 
 # Looking -------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ async def test_hostile_text_in_dialogs_is_only_text(tmp_path: Path, text: str) -
             session_id="s", approval_id="a", question=text, choices=(text, "deny"), free=True
         )
         app.controller.state.pending_approvals["a"] = request
-        app.controller._tell(request)
+        app.controller.notifier.notify(request)
         await until(pilot, lambda: MARK in drawn(app, main(app).query_one(AskedBar)))
         assert_harmless(app)
         await look_into(pilot, ApprovalScreen(app.controller, request))

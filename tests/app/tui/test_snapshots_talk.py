@@ -83,7 +83,7 @@ def asked(question: PendingApproval) -> Run:
         app.screen.query_one(Prompt).load_text("and then")
         request = replace(question, expires_at=app.controller.clock() + 58)
         app.controller.state.pending_approvals["a1"] = request
-        app.controller._tell(request)
+        app.controller.notifier.notify(request)
         await until(pilot, lambda: app.screen.query_one(AskedBar).display)
 
     return run

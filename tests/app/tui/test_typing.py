@@ -131,7 +131,7 @@ async def test_what_is_typed_right_after_a_message_is_the_next_one(tmp_path: Pat
         burst(pilot, *"hi", "enter", "enter", *"and you", "enter", "?")
         await until(pilot, lambda: prompt(app).text == "and you?")
         assert [call for call in backend.calls if call[0] == "turn"] == [("turn", "sess-1", "hi")]
-        assert sum("still speaks" in text for text in notices(app)) == 1
+        assert sum("still replying" in text for text in notices(app)) == 1
         backend.gate.set()
 
 

@@ -51,7 +51,7 @@ async def test_a_message_sent_on_one_screen_streams_on_the_other(tmp_path: Path)
         assert said(two) == ["hi there"]
         await until(other, lambda: "speaks" in str(sessions(two).rows[0].right))
         await say(other, "me too")
-        await until(other, lambda: any("still speaks" in text for text in notices(two)))
+        await until(other, lambda: any("still replying" in text for text in notices(two)))
         await other.press("escape", "x")
         await until(first, lambda: "interrupted" in badges(one)[0])
         await until(other, lambda: "interrupted" in badges(two)[0])
