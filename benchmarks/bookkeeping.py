@@ -71,7 +71,7 @@ async def conversation(services: Services, number: int) -> list[tuple[float, flo
     """Play a conversation; return each turn's milliseconds of bookkeeping and of reading."""
     store, chat, engine = services.store, services.chat, services.engine
     key_hash = hash_key(f"sk-sess-{number}")
-    session = store.create_session(key_hash=key_hash, task_id="t", group_id=f"g{number}")
+    session = store.sessions.create(key_hash=key_hash, task_id="t", group_id=f"g{number}")
     messages: list[dict[str, Any]] = [{"role": "system", "content": "You are Hermes."}]
     times: list[tuple[float, float]] = []
     for turn in range(TURNS):
@@ -88,7 +88,7 @@ async def conversation(services: Services, number: int) -> list[tuple[float, flo
         outcome = await run.run(lambda piece: None)
         times.append(((time.perf_counter() - read) * 1000, (read - began) * 1000))
         messages.append({"role": "assistant", "content": outcome.message["content"].strip()})
-    episode = store.current_episode(session.session_id)
+    episode = store.episodes.newest_of(session.session_id)
     assert episode is not None
     samples = training_samples(episode, {c.completion_id: 1.0 for c in episode.completions})
     assert len(samples) == 1, f"{len(samples)} samples of an unbroken episode"

@@ -57,6 +57,7 @@ from hermes_tui_training.api.config import (  # noqa: E402
     TrainerRole,
     TrainingConfig,
 )
+from hermes_tui_training.api.types import CompletionOutcome  # noqa: E402
 from hermes_tui_training.engine import Engine, SamplingParams, create_engine  # noqa: E402
 from hermes_tui_training.models.prepare import EMBEDDED_MODEL, prepare_model  # noqa: E402
 from hermes_tui_training.store.checkpoint import checkpoint_path  # noqa: E402
@@ -144,7 +145,7 @@ class Run:
 
     @property
     def version(self) -> int:
-        return self._store.policy_version()
+        return self._store.steps.policy_version()
 
     async def episode(
         self, question: str, max_tokens: int, judge: Callable[[str], float]
@@ -167,11 +168,11 @@ class Run:
             self._record, prompt, ids, logprobs, versions, finish, text
         )
         before = self.version
-        self._store.set_reward(episode_id, reward)
+        self._store.rewards.set(episode_id, reward)
         async with asyncio.timeout(STEP_DEADLINE_S):
-            while self._store.episode(episode_id).state not in ("trained", "dropped"):  # noqa: ASYNC110
+            while self._store.episodes.get(episode_id).state not in ("trained", "dropped"):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-        rows = self._store.steps(after=before)
+        rows = self._store.steps.rows(after=before)
         return Episode(text=text, reward=reward, row=rows[0] if rows else None)
 
     def _record(
@@ -184,8 +185,8 @@ class Run:
         text: str,
     ) -> str:
         number = str(self._count)
-        session = self._store.create_session(key_hash=number, task_id="bench", group_id=number)
-        episode_id, _ = self._store.begin_completion(
+        session = self._store.sessions.create(key_hash=number, task_id="bench", group_id=number)
+        episode_id, _ = self._store.completions.begin(
             completion_id=f"chatcmpl-{number}",
             session_id=session.session_id,
             prompt_token_ids=prompt,
@@ -194,16 +195,18 @@ class Run:
             tools=[],
             prefix={},
         )
-        self._store.finish_completion(
-            f"chatcmpl-{number}",
-            token_ids=ids,
-            logprobs=logprobs,
-            policy_versions=versions,
-            finish_reason=finish,
-            message={"role": "assistant", "content": text},
-            latency={},
-            trainable=True,
-            untrainable_reason=None,
+        self._store.completions.finish(
+            CompletionOutcome(
+                completion_id=f"chatcmpl-{number}",
+                token_ids=ids,
+                logprobs=logprobs,
+                policy_versions=versions,
+                finish_reason=finish,
+                message={"role": "assistant", "content": text},
+                latency={},
+                trainable=True,
+                untrainable_reason=None,
+            )
         )
         return episode_id
 

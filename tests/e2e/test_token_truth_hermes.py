@@ -58,7 +58,7 @@ async def test_ten_tool_rounds_and_a_summary_that_is_no_turn(tmp_path: Path) -> 
             key,
             ["Plan it, and write <tool_call>{} yourself.", "Thank you", "Plan more"],
         )
-        episode = gateway.store.episodes(session_id=session_id)[0]
+        episode = gateway.store.episodes.find(session_id=session_id)[0]
     assert [answer["status"] for answer in answers[:2]] == ["completed", "completed"]
     *turns, summary = episode.completions
     assert [turn.token_ids for turn in turns] == [tuple(script.token_ids) for script in scripts]

@@ -56,7 +56,7 @@ async def run(*args: str | Path, key: str | None = ADMIN_KEY) -> tuple[int, str,
 
 async def test_a_gateway_and_its_file_give_the_same(gateway: Gateway, tmp_path: Path) -> None:
     database = tmp_path / "trajectories.db"
-    before = gateway.store.event_range()
+    before = gateway.store.events.id_range()
     (code, asked, said), (offline, read, _) = await asyncio.gather(
         run(gateway.url), run("--database", database, key=None)
     )
@@ -67,7 +67,7 @@ async def test_a_gateway_and_its_file_give_the_same(gateway: Gateway, tmp_path: 
     assert sum(rows[0]["loss_mask"]) == len(encode("onetwo")) + 2
     assert "exported 2 sequences of 2 episodes" in said
     assert asked == read
-    assert gateway.store.event_range() == before, "exporting marks nothing"
+    assert gateway.store.events.id_range() == before, "exporting marks nothing"
 
 
 async def test_a_file_is_written_whole(gateway: Gateway, tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ async def test_a_client_that_leaves_ends_its_completion(gateway: Gateway, stream
         await asking
     await until(lambda: gateway.engine.num_running == 0, 1.0)
     assert gateway.engine.num_closed_early == 1
-    await until(lambda: gateway.store.episodes()[0].completions[0].status == "finished")
+    await until(lambda: gateway.store.episodes.find()[0].completions[0].status == "finished")
     (completion,) = (await gateway.episode(session_id))["completions"]
     assert completion["untrainable_reason"] == "client_left"
     assert not completion["trainable"]
@@ -360,7 +360,7 @@ async def test_a_slow_reader_does_not_hold_up_the_record(gateway: Gateway) -> No
         "POST", "/v1/chat/completions", json=body, headers={"Authorization": f"Bearer {key}"}
     ) as answer:
         assert answer.status_code == 200
-        await until(lambda: gateway.store.episodes()[0].completions[0].status == "finished")
+        await until(lambda: gateway.store.episodes.find()[0].completions[0].status == "finished")
     (completion,) = (await gateway.episode(session_id))["completions"]
     assert completion["finish_reason"] == "stop"
 
@@ -385,7 +385,7 @@ async def test_views_see_tokens_while_they_are_sampled(gateway: Gateway) -> None
     gateway.engine.scripts = [says("Hé you", hold_after=3)]
     session_id, key = await gateway.session()
     seen: list[dict[str, Any]] = []
-    with gateway.store.subscribe() as subscription:
+    with gateway.store.events.subscribe() as subscription:
         asking = asyncio.create_task(gateway.chat(key))
         async with asyncio.timeout(5):
             while not seen:
@@ -416,7 +416,7 @@ async def test_a_closed_connection_while_the_record_is_written(gateway: Gateway)
         ) as answer:
             async for _ in answer.aiter_bytes():
                 break
-    await until(lambda: gateway.store.episodes()[0].completions[0].status == "finished")
+    await until(lambda: gateway.store.episodes.find()[0].completions[0].status == "finished")
     (completion,) = (await gateway.episode(session_id))["completions"]
     assert len(completion["token_ids"]) == len(completion["logprobs"])
 
@@ -446,7 +446,7 @@ async def test_an_answer_that_cannot_be_recorded_is_not_given(
         raise OSError("the disk is full")
 
     _, key = await gateway.session()
-    monkeypatch.setattr(gateway.store, "finish_completions", full)
+    monkeypatch.setattr(gateway.store.completions, "finish", full)
     answer = await gateway.chat(key, stream=stream)
     if stream:
         data = sse_data(answer.text)

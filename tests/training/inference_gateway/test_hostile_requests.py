@@ -131,7 +131,7 @@ async def test_what_cannot_be_honoured_is_named(
     assert answer.json()["error"]["param"] == param
     assert param.split(".")[0].split("[")[0] in answer.json()["error"]["message"]
     assert gateway.engine.requests == []
-    assert gateway.store.session_completions(session_id) == []
+    assert gateway.store.completions.of_session(session_id) == []
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ async def test_too_long_a_prompt_says_both_numbers(gateway: Gateway) -> None:
     assert error["code"] == "context_length_exceeded"
     assert "4096" in error["message"]
     assert any(word.isdigit() and int(word) > 10_000 for word in error["message"].split())
-    assert gateway.store.session_completions(session_id) == []
+    assert gateway.store.completions.of_session(session_id) == []
 
 
 async def test_the_context_bounds_max_tokens(gateway: Gateway) -> None:

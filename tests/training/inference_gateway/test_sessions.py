@@ -153,7 +153,7 @@ async def test_chat_needs_a_session_key(gateway: Gateway) -> None:
     assert_openai_error(await gateway.chat(ADMIN_KEY), 403)
     await gateway.call("POST", "/rl/end_session", {"session_id": session_id})
     assert_openai_error(await gateway.chat(key), 401, "ended")
-    assert gateway.store.episodes() == []
+    assert gateway.store.episodes.find() == []
 
 
 async def test_a_session_key_sees_only_its_own(gateway: Gateway) -> None:
@@ -267,13 +267,13 @@ async def test_a_trained_episode_is_judged_no_more_and_the_key_goes_on(gateway: 
     session_id, key = await gateway.session()
     completion_id = (await gateway.chat(key)).json()["id"]
     await gateway.call("POST", "/rl/set_reward", {"reward": 1}, key=key)
-    ((episode,),) = gateway.store.claim(
+    ((episode,),) = gateway.store.steps.claim(
         step=1, limit=1, min_count=1, scored_before=1e12, min_policy_version=0
     )
     answer = await gateway.call("POST", "/rl/set_reward", {"reward": 0}, key=key)
     assert_openai_error(answer, 409, "being trained as part of step 1")
     num_tokens = len(episode.completions[0].token_ids)
-    gateway.store.commit_step(
+    gateway.store.steps.commit(
         {"step": 1, "policy_version": 1, "episode_ids": [episode.episode_id]},
         [
             TrainedCompletion(
@@ -330,9 +330,9 @@ async def test_end_session(gateway: Gateway) -> None:
 @pytest.mark.parametrize("path", ["/api/tags", "/v1/props", "/version", "/rl/none", "/v1"])
 async def test_unknown_paths_are_404_and_no_activity(gateway: Gateway, path: str) -> None:
     session_id, key = await gateway.session()
-    before = gateway.store.session(session_id)
+    before = gateway.store.sessions.get(session_id)
     assert_openai_error(await gateway.call("GET", path, key=key), 404)
-    assert gateway.store.session(session_id) == before
+    assert gateway.store.sessions.get(session_id) == before
 
 
 async def test_a_wrong_method_is_405(gateway: Gateway) -> None:
@@ -406,7 +406,7 @@ async def test_events_are_resumable(served: Gateway) -> None:
     gateway = served
     _, key = await gateway.session()
     await gateway.chat(key)
-    stored = gateway.store.events()
+    stored = gateway.store.events.stored()
     headers = {"Authorization": f"Bearer {ADMIN_KEY}", "Last-Event-ID": str(stored[1].event_id)}
     got: list[dict[str, Any]] = []
     async with gateway.http.stream("GET", "/rl/events", headers=headers) as answer:
@@ -417,7 +417,7 @@ async def test_events_are_resumable(served: Gateway) -> None:
                 break
     assert [event["event_id"] for event in got] == [e.event_id for e in stored[2:]]
     assert [event["kind"] for event in got] == [e.kind for e in stored[2:]]
-    await until(lambda: not gateway.store.num_subscribers)  # the view that left is forgotten
+    await until(lambda: not gateway.store.events.num_subscribers)  # the view that left is forgotten
     assert_openai_error(await gateway.call("GET", "/rl/events?after=x"), 400)
 
 

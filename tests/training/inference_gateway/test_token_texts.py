@@ -23,7 +23,7 @@ HALF_A_CHARACTER = encode("a😀")[:-1]
 async def listened(gateway: Gateway, key: str) -> list[dict[str, Any]]:
     """Ask for a completion; return the events with its tokens."""
     seen: list[dict[str, Any]] = []
-    with gateway.store.subscribe() as subscription:
+    with gateway.store.events.subscribe() as subscription:
         assert (await gateway.chat(key, "né 😀?")).status_code == 200
         while not any(event["done"] for event in seen):
             events, _ = await subscription.batch()

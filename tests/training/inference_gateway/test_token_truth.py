@@ -190,7 +190,7 @@ async def play(directory: Path, chat: Chat, turns: list[Turn], restart_at: int) 
         for turn in turns[restart_at:]:
             await client.play(gateway, key, turn)
         completions = (await gateway.episode(session_id))["completions"]
-        stored = gateway.store.episodes(session_id=session_id)[0]
+        stored = gateway.store.episodes.find(session_id=session_id)[0]
     assert len(completions) == len(turns)
     for index, completion in enumerate(completions):
         assert completion["request_messages"] == client.sent[index]
@@ -274,7 +274,7 @@ async def test_a_turn_forks_from_a_point_far_back(tmp_path: Path) -> None:
         fork = [*messages[:4], {"role": "user", "content": "otherwise"}]
         gateway.engine.scripts = [says("well")]
         await gateway.call("POST", "/v1/chat/completions", {"messages": fork}, key=key)
-        episode = gateway.store.episodes(session_id=session_id)[0]
+        episode = gateway.store.episodes.find(session_id=session_id)[0]
     forked, second = episode.completions[-1], episode.completions[1]
     known = second.prompt_token_ids + second.token_ids
     assert forked.prefix == {
@@ -297,7 +297,7 @@ async def test_a_regenerated_turn_is_a_second_leaf(tmp_path: Path) -> None:
         again = [*first, {"role": "assistant", "content": "one"}, {"role": "user", "content": "b"}]
         for messages in (first, again, again):
             await gateway.call("POST", "/v1/chat/completions", {"messages": messages}, key=key)
-        episode = gateway.store.episodes(session_id=session_id)[0]
+        episode = gateway.store.episodes.find(session_id=session_id)[0]
     root, left, right = episode.completions
     assert left.prefix == right.prefix
     assert left.prefix["parent_completion_id"] == root.completion_id
@@ -321,7 +321,7 @@ async def test_tokens_keep_their_ids_through_ten_tool_rounds(tmp_path: Path) -> 
             calls = replayed.get("tool_calls") or ()
             results = [{"role": "tool", "tool_call_id": c["id"], "content": "3"} for c in calls]
             messages = [*messages, replayed, *results]
-        episode = gateway.store.episodes(session_id=session_id)[0]
+        episode = gateway.store.episodes.find(session_id=session_id)[0]
     assert not results
     assert [c.finish_reason for c in episode.completions] == ["tool_calls"] * 10 + ["stop"]
     (sample,) = training_samples(episode, {c.completion_id: 1.0 for c in episode.completions})

@@ -70,7 +70,7 @@ async def test_canary_answers_are_read_by_version_or_the_newest_two(tmp_path: Pa
     async with running_gateway(tmp_path, port=0) as gateway:
         for version in (3, 1, 2):
             for position in (1, 0):
-                gateway.store.put_canary(_answer(version, position, f"{version}/{position}"))
+                gateway.store.canaries.put(_answer(version, position, f"{version}/{position}"))
         async with InferenceClient(gateway.url, ADMIN_KEY) as client:
             newest = await client.canaries()
             assert [row.text for row in newest] == ["2/0", "2/1", "3/0", "3/1"]

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from hermes_tui_training.api.types import Base
+from hermes_tui_training.api.types import CompletionOutcome, PrefixRef
 from hermes_tui_training.store.database import MIGRATIONS, ints_to_blob
 from hermes_tui_training.store.store import Store, hash_key
 
@@ -21,10 +21,10 @@ def record(
     name: str,
     prompt: list[int],
     messages: list[dict[str, Any]],
-    base: Base | None = None,
+    base: PrefixRef | None = None,
 ) -> None:
     """Record a completion that sampled [90, 91]."""
-    store.begin_completion(
+    store.completions.begin(
         completion_id=name,
         session_id=session_id,
         prompt_token_ids=prompt,
@@ -32,24 +32,26 @@ def record(
         request_messages=messages,
         tools=[],
         prefix={},
-        base=base,
+        prefix_ref=base,
     )
-    store.finish_completion(
-        name,
-        token_ids=[90, 91],
-        logprobs=[-1.0, -1.0],
-        policy_versions=[0, 0],
-        finish_reason="stop",
-        message={"role": "assistant", "content": "x"},
-        latency={},
-        trainable=True,
-        untrainable_reason=None,
+    store.completions.finish(
+        CompletionOutcome(
+            completion_id=name,
+            token_ids=[90, 91],
+            logprobs=[-1.0, -1.0],
+            policy_versions=[0, 0],
+            finish_reason="stop",
+            message={"role": "assistant", "content": "x"},
+            latency={},
+            trainable=True,
+            untrainable_reason=None,
+        )
     )
 
 
 def test_a_chain_with_a_fork_reads_as_it_was_sent(tmp_path: Path) -> None:
     store = Store(tmp_path / "trajectories.db")
-    session_id = store.create_session(key_hash=hash_key("k"), task_id="t", group_id="g").session_id
+    session_id = store.sessions.create(key_hash=hash_key("k"), task_id="t", group_id="g").session_id
     sent = {
         "a": ([1, 2], [say("a")]),
         "b": ([1, 2, 90, 91, 3], [say("a"), say("b")]),
@@ -58,26 +60,34 @@ def test_a_chain_with_a_fork_reads_as_it_was_sent(tmp_path: Path) -> None:
     }
     record(store, session_id, "a", *sent["a"])
     record(
-        store, session_id, "b", *sent["b"], Base(completion_id="a", num_tokens=4, num_messages=1)
+        store,
+        session_id,
+        "b",
+        *sent["b"],
+        PrefixRef(completion_id="a", num_tokens=4, num_messages=1),
     )
-    store.set_reward(store.episodes()[0].episode_id, 1.0)  # what follows is another episode's
+    store.rewards.set(store.episodes.find()[0].episode_id, 1.0)  # what follows is another episode's
     record(
-        store, session_id, "c", *sent["c"], Base(completion_id="b", num_tokens=7, num_messages=2)
+        store,
+        session_id,
+        "c",
+        *sent["c"],
+        PrefixRef(completion_id="b", num_tokens=7, num_messages=2),
     )
     record(
         store,
         session_id,
         "fork",
         *sent["fork"],
-        Base(completion_id="a", num_tokens=3, num_messages=1),
+        PrefixRef(completion_id="a", num_tokens=3, num_messages=1),
     )
     read = [
         {c.completion_id: (list(c.prompt_token_ids), c.request_messages) for c in completions}
         for completions in (
-            [c for episode in store.episodes() for c in episode.completions],
-            store.session_completions(session_id),
-            store.session_completions(session_id, limit=2),
-            store.episodes()[1].completions,
+            [c for episode in store.episodes.find() for c in episode.completions],
+            store.completions.of_session(session_id),
+            store.completions.of_session(session_id, limit=2),
+            store.episodes.find()[1].completions,
         )
     ]
     assert read == [sent, sent, *[{name: sent[name] for name in ("c", "fork")}] * 2]
@@ -108,7 +118,7 @@ def test_a_file_of_the_first_format_is_read(tmp_path: Path) -> None:
     connection.commit()
     connection.close()
     store = Store(path)
-    (completion,) = store.session_completions("s")
+    (completion,) = store.completions.of_session("s")
     assert (completion.prompt_token_ids, completion.token_ids) == ((1, 2), (3,))
     assert completion.request_messages == [say("a")]
     record(
@@ -117,7 +127,7 @@ def test_a_file_of_the_first_format_is_read(tmp_path: Path) -> None:
         "d",
         [1, 2, 3, 4],
         [say("a"), say("b")],
-        Base(completion_id="c", num_tokens=3, num_messages=1),
+        PrefixRef(completion_id="c", num_tokens=3, num_messages=1),
     )
-    assert store.episodes()[0].completions[1].prompt_token_ids == (1, 2, 3, 4)
+    assert store.episodes.find()[0].completions[1].prompt_token_ids == (1, 2, 3, 4)
     store.close()

@@ -50,14 +50,14 @@ class Bench:
     async def publish(self, version: int) -> None:
         await self.engine.swap(Path(), version)
         payload = {"policy_version": version, "seconds": 0.0}
-        self.store.add_event(EventKind.VERSION_PUBLISHED, payload)
+        self.store.events.add(EventKind.VERSION_PUBLISHED, payload)
 
     async def until_asked(self, version: int) -> list[CanaryAnswer]:
-        await until(lambda: len(self.store.canaries(version)) == len(self.config.prompts))
-        return self.store.canaries(version)
+        await until(lambda: len(self.store.canaries.answers(version)) == len(self.config.prompts))
+        return self.store.canaries.answers(version)
 
     def events(self, kind: EventKind) -> list[dict[str, Any]]:
-        return [event.payload for event in self.store.events() if event.kind == kind]
+        return [event.payload for event in self.store.events.stored() if event.kind == kind]
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ async def test_each_version_answers_each_question_once(bench: Bench) -> None:
     ]
     assert first[0].token_ids == (*encode("hi"), END)
     assert first[0].logprobs == (-0.5, -0.5 - 1 / 1024, -0.5 - 2 / 1024)
-    both = bench.store.canaries()
+    both = bench.store.canaries.answers()
     assert [(a.policy_version, a.text) for a in both] == [
         (0, "hi"),
         (0, "2"),
@@ -106,15 +106,15 @@ async def test_each_version_answers_each_question_once(bench: Bench) -> None:
         await bench.publish(2)
         await bench.until_asked(2)
     assert len(bench.engine.requests) == 2
-    assert {a.policy_version for a in bench.store.canaries()} == {1, 2}
+    assert {a.policy_version for a in bench.store.canaries.answers()} == {1, 2}
 
 
 async def test_it_is_no_session_and_nothing_is_trained(bench: Bench) -> None:
     async with bench.running():
         await bench.until_asked(0)
-    assert bench.store.sessions() == []
-    assert bench.store.episodes() == []
-    assert bench.store.untrained() == {}
+    assert bench.store.sessions.newest() == []
+    assert bench.store.episodes.find() == []
+    assert bench.store.completions.num_untrained() == {}
 
 
 async def test_it_waits_until_nobody_else_asks(bench: Bench) -> None:
@@ -147,7 +147,7 @@ async def test_a_newer_version_skips_it_and_that_is_said(bench: Bench) -> None:
         ("skipped", "version 1 came", "")
     ] * 2
     assert {p["policy_version"] for p in bench.events(EventKind.CANARY_SKIPPED)} == {0}
-    assert {a.policy_version for a in bench.store.canaries()} == {1}
+    assert {a.policy_version for a in bench.store.canaries.answers()} == {1}
 
 
 async def test_an_answer_of_two_versions_is_none(bench: Bench) -> None:
@@ -179,7 +179,7 @@ async def test_no_questions_ask_nothing(tmp_path: Path) -> None:
         await bench.publish(1)
         await asyncio.sleep(0)
     assert bench.engine.requests == []
-    assert bench.store.canaries() == []
+    assert bench.store.canaries.answers() == []
 
 
 async def test_a_cut_answer_says_so(tmp_path: Path) -> None:

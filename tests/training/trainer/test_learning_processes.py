@@ -27,6 +27,7 @@ from hermes_tui_training.api.config import (
     TrainerRole,
     TrainingConfig,
 )
+from hermes_tui_training.api.types import CompletionOutcome
 from hermes_tui_training.store import checkpoint
 from hermes_tui_training.store.store import Store
 from hermes_tui_training.trainer.orchestrator import Orchestrator
@@ -92,7 +93,7 @@ class Trainer:
         number = next(_numbers)
         session_id = session_id or self.session(f"group-{number}")
         completion_id = f"chatcmpl-{number}"
-        episode_id, _ = self.store.begin_completion(
+        episode_id, _ = self.store.completions.begin(
             completion_id=completion_id,
             session_id=session_id,
             prompt_token_ids=(5, 6, 7),
@@ -101,23 +102,25 @@ class Trainer:
             tools=[],
             prefix={},
         )
-        self.store.finish_completion(
-            completion_id,
-            token_ids=sampled,
-            logprobs=(UNIFORM,) * len(sampled),
-            policy_versions=(self.engine.policy_version,) * len(sampled),
-            finish_reason="stop",
-            message={"role": "assistant", "content": "x"},
-            latency={},
-            trainable=True,
-            untrainable_reason=None,
+        self.store.completions.finish(
+            CompletionOutcome(
+                completion_id=completion_id,
+                token_ids=sampled,
+                logprobs=(UNIFORM,) * len(sampled),
+                policy_versions=(self.engine.policy_version,) * len(sampled),
+                finish_reason="stop",
+                message={"role": "assistant", "content": "x"},
+                latency={},
+                trainable=True,
+                untrainable_reason=None,
+            )
         )
-        self.store.set_reward(episode_id, reward)
+        self.store.rewards.set(episode_id, reward)
         return episode_id
 
     def session(self, group_id: str) -> str:
         """Start a session; return its id."""
-        return self.store.create_session(
+        return self.store.sessions.create(
             key_hash=str(next(_numbers)), task_id="t", group_id=group_id
         ).session_id
 
@@ -151,8 +154,8 @@ async def test_rewards_move_tokens_and_a_restart_goes_on(
         await until(lambda: orchestrator.status()["policy_version"] == 1)
         down = trainer.score(-1.0, (20, 21, 22))
         await until(lambda: orchestrator.status()["policy_version"] == 2)
-        rows = trainer.store.steps()
-        baselines = trainer.store.get_meta("baselines")
+        rows = trainer.store.steps.rows()
+        baselines = trainer.store.meta.get("baselines")
     assert [row["episode_ids"] for row in rows] == [[up], [down]]
     assert rows[0]["logprob_after"] > rows[0]["logprob_before"] + 0.05
     assert rows[1]["logprob_after"] < rows[1]["logprob_before"] - 0.05
@@ -165,10 +168,10 @@ async def test_rewards_move_tokens_and_a_restart_goes_on(
     trainer = Trainer(tmp_path, learner)
     async with trainer.running() as orchestrator:
         assert trainer.engine.policy_version == 2
-        assert trainer.store.get_meta("baselines") == baselines
+        assert trainer.store.meta.get("baselines") == baselines
         trainer.score(1.0)
         await until(lambda: orchestrator.status()["policy_version"] == 3)
-        row = trainer.store.steps()[-1]
+        row = trainer.store.steps.rows()[-1]
     assert row["baseline"] == pytest.approx(baselines["t"])
     # The same tokens as in step 1: what was learned is still there.
     assert row["logprob_before"] > rows[0]["logprob_before"] + 0.05
@@ -183,13 +186,13 @@ async def test_an_episode_is_in_exactly_one_step_whenever_the_learner_dies(
     async with trainer.running() as orchestrator:
         for delay_s in (0.0, 0.04):  # before and about when the checkpoint is written
             episode_id = trainer.score(1.0 if not scored else -1.0)
-            await until(lambda e=episode_id: trainer.store.episode(e).state != "scored")
+            await until(lambda e=episode_id: trainer.store.episodes.get(e).state != "scored")
             await asyncio.sleep(delay_s)
             await asyncio.to_thread(learner.kill)
             scored.append(episode_id)
             await asyncio.to_thread(learner.start)
             await until(lambda: orchestrator.status()["policy_version"] == len(scored))
-        rows = trainer.store.steps()
+        rows = trainer.store.steps.rows()
     assert [row["episode_ids"] for row in rows] == [[episode_id] for episode_id in scored]
     assert checkpoint.complete_versions(learner.checkpoints) == [1, 2]
 
@@ -211,8 +214,8 @@ async def test_the_trainer_may_die_while_the_learner_saves(
     trainer = Trainer(tmp_path, learner)
     async with trainer.running() as orchestrator:
         await until(lambda: orchestrator.status()["policy_version"] == 1)
-        assert trainer.store.episode(first).state == "trained"
-        assert len(trainer.store.steps()) == 1
+        assert trainer.store.episodes.get(first).state == "trained"
+        assert len(trainer.store.steps.rows()) == 1
 
 
 async def test_a_rollback_brings_back_weights_and_baselines(
@@ -236,7 +239,7 @@ async def test_a_rollback_brings_back_weights_and_baselines(
         assert orchestrator.status()["served_version"] == 3
         trainer.score(1.0)
         await until(lambda: orchestrator.status()["policy_version"] == 4)
-        rows = trainer.store.steps()
+        rows = trainer.store.steps.rows()
     assert [row["rolled_back_to"] for row in rows] == [None, None, 1, None]
     # The step from version 1 is done a second time, from the same weights and optimizer.
     for name in ("logprob_before", "logprob_after", "baseline", "learning_rate"):
@@ -254,15 +257,15 @@ async def test_siblings_move_apart_and_a_group_of_equals_moves_nothing(
             siblings = {trainer.session(f"round {version}"): reply for reply in replies}
             ids = [trainer.score(replies[r], r, session_id=s) for s, r in siblings.items()]
             await until(lambda v=version: orchestrator.status()["policy_version"] == v)
-        row = trainer.store.steps()[0]
+        row = trainer.store.steps.rows()[0]
         changes = [
             sum(c.after_logprobs) - sum(c.proximal_logprobs)
             for episode_id in row["episode_ids"]
-            for c in trainer.store.episode(episode_id).completions
+            for c in trainer.store.episodes.get(episode_id).completions
         ]
         equals = [trainer.session("equals") for _ in range(2)]
         ids = [trainer.score(1.0, session_id=session_id) for session_id in equals]
-        await until(lambda: {trainer.store.episode(i).state for i in ids} == {"dropped"})
+        await until(lambda: {trainer.store.episodes.get(i).state for i in ids} == {"dropped"})
         assert orchestrator.status()["policy_version"] == 2
     assert row["num_groups"] == 1
     assert len(row["episode_ids"]) == 3

@@ -35,7 +35,7 @@ from hermes_tui_training.api.learner import (
     VersionExistsError,
 )
 from hermes_tui_training.api.protocol import EventKind
-from hermes_tui_training.api.types import TrainedCompletion
+from hermes_tui_training.api.types import CompletionOutcome, TrainedCompletion
 from hermes_tui_training.store import checkpoint
 from hermes_tui_training.store.store import Store
 from hermes_tui_training.trainer.learner_client import LearnerGoneError
@@ -152,7 +152,7 @@ class Bench:
             checkpoints=root / "checkpoints",
             learner_run_file=root / "learner.json",
         )
-        self.session = self.store.create_session(key_hash="h", task_id="t", group_id="g")
+        self.session = self.store.sessions.create(key_hash="h", task_id="t", group_id="g")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Orchestrator]:
@@ -171,11 +171,11 @@ class Bench:
     def episode(self, reward: float | None, *, version: int = 0, task: str = "t") -> str:
         """Record an episode of one completion; scored unless the reward is None."""
         number = time.monotonic_ns()
-        session = self.store.create_session(
+        session = self.store.sessions.create(
             key_hash=f"{number}", task_id=task, group_id=f"{number}"
         )
         completion_id = f"chatcmpl-{number}"
-        episode_id, _ = self.store.begin_completion(
+        episode_id, _ = self.store.completions.begin(
             completion_id=completion_id,
             session_id=session.session_id,
             prompt_token_ids=(1, 2, 3),
@@ -184,26 +184,28 @@ class Bench:
             tools=[],
             prefix={},
         )
-        self.store.finish_completion(
-            completion_id,
-            token_ids=(4, 5),
-            logprobs=(-1.0, -1.0),
-            policy_versions=(version, version),
-            finish_reason="stop",
-            message={"role": "assistant", "content": "x"},
-            latency={},
-            trainable=True,
-            untrainable_reason=None,
+        self.store.completions.finish(
+            CompletionOutcome(
+                completion_id=completion_id,
+                token_ids=(4, 5),
+                logprobs=(-1.0, -1.0),
+                policy_versions=(version, version),
+                finish_reason="stop",
+                message={"role": "assistant", "content": "x"},
+                latency={},
+                trainable=True,
+                untrainable_reason=None,
+            )
         )
         if reward is not None:
-            self.store.set_reward(episode_id, reward)
+            self.store.rewards.set(episode_id, reward)
         return episode_id
 
     def state(self, episode_id: str) -> str:
-        return self.store.episode(episode_id).state
+        return self.store.episodes.get(episode_id).state
 
     def kinds(self) -> list[str]:
-        return [str(event.kind) for event in self.store.events()]
+        return [str(event.kind) for event in self.store.events.stored()]
 
 
 @pytest.fixture(autouse=True)
@@ -227,13 +229,13 @@ async def test_a_reward_becomes_served_weights_and_a_row(bench: Bench) -> None:
         episode_id = bench.episode(1.0)
         await until(lambda: orchestrator.status()["policy_version"] == 1)
 
-    episode = bench.store.episode(episode_id)
+    episode = bench.store.episodes.get(episode_id)
     assert (episode.state, episode.step) == ("trained", 1)
     assert episode.completions[0].advantage == 1.0
     assert episode.completions[0].after_logprobs == (-0.5, -0.5)
     assert bench.engine.swaps == [1]
-    assert bench.store.get_meta("baselines") == pytest.approx({"t": 0.1, "": 0.1})
-    (row,) = bench.store.steps()
+    assert bench.store.meta.get("baselines") == pytest.approx({"t": 0.1, "": 0.1})
+    (row,) = bench.store.steps.rows()
     contract = (
         "step policy_version episode_ids reward_mean advantage_mean baseline loss grad_norm "
         "learning_rate clip_frac rejected_frac kl_behavior entropy num_trained_tokens "
@@ -257,7 +259,7 @@ async def test_a_reward_becomes_served_weights_and_a_row(bench: Bench) -> None:
 async def test_a_reward_can_be_changed_within_its_grace(bench: Bench) -> None:
     async with bench.running() as orchestrator:
         episode_id = bench.episode(1.0)
-        bench.store.set_reward(episode_id, -0.5)
+        bench.store.rewards.set(episode_id, -0.5)
         await until(lambda: orchestrator.status()["policy_version"] == 1)
     assert [r.facts.reward_mean for r in bench.learner.requests] == [-0.5]
 
@@ -298,7 +300,7 @@ async def test_nothing_to_learn_is_dropped_with_its_reason(bench: Bench) -> None
     async with bench.running() as orchestrator:
         nothing = bench.episode(0.0)
         await until(lambda: bench.state(nothing) == "dropped")
-        assert bench.store.episode(nothing).dropped_reason == "zero_advantage"
+        assert bench.store.episodes.get(nothing).dropped_reason == "zero_advantage"
         something = bench.episode(1.0)
         await until(lambda: orchestrator.status()["policy_version"] == 1)
     assert bench.learner.requests[0].facts.episode_ids == (something,)
@@ -313,9 +315,9 @@ async def test_the_staleness_bound_is_the_same_after_a_restart(tmp_path: Path) -
     async with bench.running() as orchestrator:
         old, fresh = bench.episode(1.0, version=0), bench.episode(1.0, version=1)
         await until(lambda: orchestrator.status()["policy_version"] == 3)
-    assert bench.store.episode(old).dropped_reason == "stale"
+    assert bench.store.episodes.get(old).dropped_reason == "stale"
     assert bench.state(fresh) == "trained"
-    assert bench.store.steps()[-1]["staleness_max"] == 1
+    assert bench.store.steps.rows()[-1]["staleness_max"] == 1
 
 
 async def test_numbers_that_are_not_finite_drop_their_episode_only(tmp_path: Path) -> None:
@@ -328,7 +330,7 @@ async def test_numbers_that_are_not_finite_drop_their_episode_only(tmp_path: Pat
     async with bench.running() as orchestrator:
         bad, good = bench.episode(1.0), bench.episode(1.0)
         await until(lambda: bench.state(bad) == "dropped" and bench.state(good) == "scored")
-        assert bench.store.episode(bad).dropped_reason == "non_finite"
+        assert bench.store.episodes.get(bad).dropped_reason == "non_finite"
         third = bench.episode(-1.0)
         await until(lambda: orchestrator.status()["policy_version"] == 1)
     assert bench.learner.requests[1].facts.episode_ids == (good, third)
@@ -347,7 +349,7 @@ async def test_a_learner_that_dies_before_saving_gives_its_episode_back(bench: B
         await until(lambda: orchestrator.status()["reason"] == "the learner is not running")
         bench.learner.gone = False
         await until(lambda: orchestrator.status()["policy_version"] == 1)
-    assert [row["episode_ids"] for row in bench.store.steps()] == [[episode_id]]
+    assert [row["episode_ids"] for row in bench.store.steps.rows()] == [[episode_id]]
 
 
 async def test_a_learner_that_dies_after_saving_has_trained_its_episode(bench: Bench) -> None:
@@ -361,7 +363,7 @@ async def test_a_learner_that_dies_after_saving_has_trained_its_episode(bench: B
         episode_id = bench.episode(1.0)
         await until(lambda: orchestrator.status()["policy_version"] == 1)
         assert bench.engine.policy_version == 1
-    assert [row["episode_ids"] for row in bench.store.steps()] == [[episode_id]]
+    assert [row["episode_ids"] for row in bench.store.steps.rows()] == [[episode_id]]
     assert bench.state(episode_id) == "trained"
     assert len(bench.learner.requests) == 1
 
@@ -387,13 +389,15 @@ async def test_a_trainer_that_dies_while_the_learner_works_waits_for_it(bench: B
         bench.learner.save(bench.learner.requests[0])
         bench.learner.busy_with = None
         await until(lambda: orchestrator.status()["policy_version"] == 1)
-    assert [row["episode_ids"] for row in bench.store.steps()] == [[episode_id]]
+    assert [row["episode_ids"] for row in bench.store.steps.rows()] == [[episode_id]]
     assert len(bench.learner.requests) == 1
 
 
 async def test_a_claim_without_a_checkpoint_is_given_back_at_start(bench: Bench) -> None:
     episode_id = bench.episode(1.0)
-    bench.store.claim(step=1, limit=1, min_count=1, scored_before=time.time(), min_policy_version=0)
+    bench.store.steps.claim(
+        step=1, limit=1, min_count=1, scored_before=time.time(), min_policy_version=0
+    )
     assert bench.state(episode_id) == "claimed"
     async with bench.running() as orchestrator:
         await until(lambda: orchestrator.status()["policy_version"] == 1)
@@ -411,7 +415,7 @@ async def test_a_failed_publish_is_said_and_tried_again(bench: Bench) -> None:
         await until(lambda: bench.engine.policy_version == 1)
         assert bench.state(episode_id) == "trained"
         await until(lambda: orchestrator.status()["publish_error"] is None)
-    assert bench.store.steps()[0]["published"] is False
+    assert bench.store.steps.rows()[0]["published"] is False
     assert bench.kinds().count(EventKind.PUBLISH_FAILED) == 1
 
 
@@ -492,14 +496,21 @@ async def test_a_rollback_is_a_new_version_with_an_old_ones_state(
     assert bench.learner.rollbacks == [RollbackRequest(version=version, target_version=3)]
     assert (row["step"], row["policy_version"], row["rolled_back_to"]) == (3, 3, version)
     assert row["episode_ids"] == []
-    assert bench.store.steps()[2] == row
-    assert [r.get("rolled_back_to") for r in bench.store.steps()] == [None, None, version, None]
+    assert bench.store.steps.rows()[2] == row
+    assert [r.get("rolled_back_to") for r in bench.store.steps.rows()] == [
+        None,
+        None,
+        version,
+        None,
+    ]
     assert bench.engine.swaps == [1, 2, 3, 4]
     later = bench.learner.requests[-1]
     assert (later.base_version, later.target_version) == (3, 4)
     # The moving average of rewards of 1: 0.1 after one, none before.
     assert later.facts.baseline == pytest.approx(0.1 if version else 0.0)
-    said = [e.payload for e in bench.store.events() if e.kind == EventKind.VERSION_ROLLED_BACK]
+    said = [
+        e.payload for e in bench.store.events.stored() if e.kind == EventKind.VERSION_ROLLED_BACK
+    ]
     assert said == [row]
     assert bench.kinds().count(EventKind.STEP_FINISHED) == 3
 
@@ -525,7 +536,7 @@ async def test_a_rollback_counts_when_the_learner_dies_behind_it(bench: Bench) -
             await orchestrator.rollback(1)
         await until(lambda: orchestrator.status()["policy_version"] == 3)
         assert bench.engine.policy_version == 3
-    assert [row.get("rolled_back_to") for row in bench.store.steps()] == [None, None, 1]
+    assert [row.get("rolled_back_to") for row in bench.store.steps.rows()] == [None, None, 1]
     assert len(bench.learner.rollbacks) == 1
 
 
@@ -538,7 +549,7 @@ async def test_a_rollback_is_not_done_later_when_it_was_refused(bench: Bench) ->
         bench.learner.gone = False
         await _steps(bench, orchestrator, 1)
     assert bench.learner.rollbacks == []
-    assert [row.get("rolled_back_to") for row in bench.store.steps()] == [None] * 3
+    assert [row.get("rolled_back_to") for row in bench.store.steps.rows()] == [None] * 3
 
 
 async def test_a_rollback_is_the_way_out_of_weights_that_cannot_be_served(bench: Bench) -> None:
@@ -566,7 +577,7 @@ async def test_siblings_are_trained_together_against_each_other(bench: Bench) ->
     # The one that is exactly average belongs to the step, with nothing to push.
     assert [sample.spans[-1].advantage for sample in request.samples] == [1.5, 0.0, -1.5]
     assert [sample.num_trainable_tokens for sample in request.samples] == [2, 2, 2]
-    (row,) = bench.store.steps()
+    (row,) = bench.store.steps.rows()
     assert row["num_groups"] == 1
     assert {bench.state(episode_id) for episode_id in ids} == {"trained"}
 
@@ -578,8 +589,8 @@ async def test_a_group_goes_without_siblings_that_are_too_late(tmp_path: Path) -
         ids = [scored(bench.store, sessions[0], 1.0), scored(bench.store, sessions[1], -1.0)]
         late = complete(bench.store, sessions[2])
         await until(lambda: orchestrator.status()["policy_version"] == 1)
-        bench.store.set_reward(late, 1.0)
-        bench.store.end_session(sessions[3])
+        bench.store.rewards.set(late, 1.0)
+        bench.store.sessions.end(sessions[3])
         await until(lambda: orchestrator.status()["policy_version"] == 2)
     group, lone = bench.learner.requests
     assert group.facts.episode_ids == tuple(ids)
@@ -594,7 +605,7 @@ async def test_a_sibling_that_ends_lets_its_group_go(bench: Bench) -> None:
         one, two = sibling(bench.store), sibling(bench.store)
         episode_id = scored(bench.store, one)
         await until(lambda: "has 1 of 2 scored" in orchestrator.status()["reason"])
-        bench.store.end_session(two)
+        bench.store.sessions.end(two)
         await until(lambda: orchestrator.status()["policy_version"] == 1)
     assert bench.learner.requests[0].facts.episode_ids == (episode_id,)
 
@@ -604,7 +615,7 @@ async def test_a_group_that_did_equally_well_is_dropped(bench: Bench) -> None:
         sessions = [sibling(bench.store) for _ in range(3)]
         ids = [scored(bench.store, session_id, 0.7) for session_id in sessions]
         await until(lambda: all(bench.state(episode_id) == "dropped" for episode_id in ids))
-        assert {bench.store.episode(i).dropped_reason for i in ids} == {"zero_advantage"}
+        assert {bench.store.episodes.get(i).dropped_reason for i in ids} == {"zero_advantage"}
         assert orchestrator.status()["policy_version"] == 0
     assert bench.learner.requests == []
 
@@ -634,4 +645,4 @@ async def test_a_group_stays_whole_when_the_learner_dies(bench: Bench) -> None:
         bench.learner.gone = False
         await until(lambda: orchestrator.status()["policy_version"] == 1)
     assert [request.facts.episode_ids for request in bench.learner.requests] == [tuple(ids)] * 2
-    assert [row["episode_ids"] for row in bench.store.steps()] == [ids]
+    assert [row["episode_ids"] for row in bench.store.steps.rows()] == [ids]

@@ -89,7 +89,7 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
+class PrefixRef:
     """A recorded completion that another one begins with; only what is new is stored again."""
 
     completion_id: str

@@ -57,18 +57,20 @@ def from_database(path: Path, selection: Selection) -> Iterator[Episode]:
     Raises: ConfigError: it cannot be read. UnknownIdError: an episode is unknown.
     """
     try:
-        from hermes_tui_training.store.episodes import EpisodeStore
+        from hermes_tui_training.store.episodes import Episodes
+        from hermes_tui_training.store.transactions import Transactions
     except ImportError as error:  # numpy, which asking a gateway needs no part of
         raise ConfigError(
             f"reading a database needs {error.name}: pip install 'hermes-tui[train]'"
         ) from error
-    store = EpisodeStore(path, read_only=True)
+    transactions = Transactions(path, read_only=True)
+    episodes = Episodes(transactions)
     try:
         for episode_id in selection.episode_ids:
-            yield store.episode(episode_id)
+            yield episodes.get(episode_id)
         after: str | None = None
         while not selection.episode_ids:
-            page = store.episodes(
+            page = episodes.find(
                 session_id=selection.session_id,
                 group_id=selection.group_id,
                 state=selection.state,
@@ -80,4 +82,4 @@ def from_database(path: Path, selection: Selection) -> Iterator[Episode]:
                 return
             after = page[-1].episode_id
     finally:
-        store.close()
+        transactions.close()

@@ -86,7 +86,7 @@ def _routes() -> list[Route]:
 async def health(request: Request) -> Response:
     """``GET /health``."""
     services = services_of(request)
-    sessions_open = await asyncio.to_thread(services.store.num_sessions)
+    sessions_open = await asyncio.to_thread(services.store.sessions.num_running)
     answer = GatewayHealth(
         status="ok",
         backend=services.engine.backend,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from hermes_tui_common.errors import ApiError, TrainingError
 from hermes_tui_training.api.protocol import EventKind
 from hermes_tui_training.api.types import (
-    Base,
     CompletionKind,
     CompletionOutcome,
+    PrefixRef,
     Session,
     UntrainableReason,
 )
@@ -146,7 +146,7 @@ class CompletionRun:
             raw=plan.raw_prompt is not None,
         )
         self._kind = completion_kind(plan.messages)
-        self.episode_id, _ = self._services.store.begin_completion(
+        self.episode_id, _ = self._services.store.completions.begin(
             completion_id=self.completion_id,
             session_id=self._session.session_id,
             prompt_token_ids=self.prompt.token_ids,
@@ -156,7 +156,7 @@ class CompletionRun:
             prefix=self.prompt.prefix,
             kind=self._kind,
             retry_of=retried(plan.messages, parents),
-            base=self._base(),
+            prefix_ref=self._prefix_ref(),
         )
 
     def _rendered(self, parents: list[Recorded]) -> Prompt:
@@ -165,12 +165,12 @@ class CompletionRun:
             return chat.raw_prompt(plan.raw_prompt, parents=parents)
         return chat.prompt(plan.messages, tools=plan.tools, template=plan.template, parents=parents)
 
-    def _base(self) -> Base | None:
+    def _prefix_ref(self) -> PrefixRef | None:
         """Return the recorded completion that this one begins with, if any."""
         prefix = self.prompt.prefix
         if prefix["parent_completion_id"] is None:
             return None
-        return Base(
+        return PrefixRef(
             completion_id=prefix["parent_completion_id"],
             num_tokens=prefix["shared_token_count"],
             num_messages=self.prompt.num_shared_messages,
@@ -345,7 +345,7 @@ class CompletionRun:
 
     def tell(self, payload: dict[str, Any]) -> None:
         """Tell views about sampled tokens."""
-        self._services.store.publish_transient(
+        self._services.store.events.publish_transient(
             EventKind.COMPLETION_TOKENS,
             {
                 "completion_id": self.completion_id,

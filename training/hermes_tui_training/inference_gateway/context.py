@@ -69,7 +69,7 @@ class Parents:
         return [known for known in stored if known.completion_id not in kept]
 
     def _stored(self, session_id: str, limit: int) -> list[Recorded]:
-        stored = self._store.session_completions(session_id, limit=limit)
+        stored = self._store.completions.of_session(session_id, limit=limit)
         return [known for completion in stored if (known := recorded(completion)) is not None]
 
     def add(self, session_id: str, completion: Recorded) -> None:
@@ -112,7 +112,7 @@ class Outcomes:
     ) -> None:
         outcomes = [outcome for outcome, _ in batch]
         try:
-            await asyncio.to_thread(self._store.finish_completions, outcomes)
+            await asyncio.to_thread(self._store.completions.finish, *outcomes)
         except Exception as error:
             if len(batch) > 1:  # nothing was written: find out whose fault it is
                 for one in batch:
@@ -210,7 +210,7 @@ async def caller_of(request: Request, key: str | None = None) -> Caller:
     key = key or bearer(request)
     if same_key(key, services.config.admin_key.get_secret_value()):
         return Caller(session=None)
-    session = await asyncio.to_thread(services.store.session_by_key_hash, hash_key(key))
+    session = await asyncio.to_thread(services.store.sessions.by_key_hash, hash_key(key))
     if session is None:
         raise ApiError(401, "This key is not known here.", code="invalid_api_key")
     return Caller(session=session)

@@ -12,7 +12,7 @@ from hermes_tui_training.store.database import (
     ints_from_blob,
     ints_to_blob,
 )
-from hermes_tui_training.store.transactions import StoreBase
+from hermes_tui_training.store.transactions import Transactions
 
 _EVENTS = {
     "answered": EventKind.CANARY_ANSWERED,
@@ -22,10 +22,13 @@ _EVENTS = {
 _SAID = ("policy_version", "position", "prompt", "status", "reason", "text", "finish_reason")
 
 
-class CanaryStore(StoreBase):
-    """The part of the store that keeps the canary's answers; see ``store.Store``."""
+class Canaries:
+    """The canary's answers."""
 
-    def put_canary(self, answer: CanaryAnswer) -> None:
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    def put(self, answer: CanaryAnswer) -> None:
         """Keep an answer, or why there is none; a later one of the same version replaces it."""
         row = asdict(answer)
         columns = {
@@ -33,7 +36,7 @@ class CanaryStore(StoreBase):
             "token_ids": ints_to_blob(answer.token_ids),
             "logprobs": floats_to_blob(answer.logprobs),
         }
-        with self._write() as write:
+        with self._transactions.write() as write:
             write.execute(
                 f"INSERT OR REPLACE INTO canaries ({', '.join(columns)}) "  # noqa: S608  # our names
                 f"VALUES ({', '.join('?' * len(columns))})",
@@ -42,7 +45,7 @@ class CanaryStore(StoreBase):
             payload = {**{key: row[key] for key in _SAID}, "num_tokens": len(answer.token_ids)}
             write.event(_EVENTS[answer.status], payload)
 
-    def canaries(self, policy_version: int | None = None) -> list[CanaryAnswer]:
+    def answers(self, policy_version: int | None = None) -> list[CanaryAnswer]:
         """Return a version's answers, in order of the questions.
 
         Args:
@@ -51,12 +54,12 @@ class CanaryStore(StoreBase):
         if policy_version is not None:
             versions = [policy_version]
         else:
-            newest = self._database.query(
+            newest = self._transactions.database.query(
                 "SELECT DISTINCT policy_version FROM canaries WHERE status = 'answered' "
                 "ORDER BY policy_version DESC LIMIT 2"
             )
             versions = [row["policy_version"] for row in newest]
-        rows = self._database.query(
+        rows = self._transactions.database.query(
             "SELECT * FROM canaries WHERE policy_version IN (?, ?) "
             "ORDER BY policy_version, position",
             (*versions, None, None)[:2],

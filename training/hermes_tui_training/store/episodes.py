@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hermes_tui_training.api.types import Episode
+from hermes_tui_training.api.types import Episode, EpisodeState
 from hermes_tui_training.api.wire import EpisodeSummary
 from hermes_tui_training.store.sqlite_rows import EPISODE_KEYS, WholeRows, episode_from
-from hermes_tui_training.store.transactions import StoreBase, UnknownIdError
+from hermes_tui_training.store.transactions import Transactions, UnknownIdError
 
 _SUMMARY = """
     SELECT e.*, count(c.seq) AS num_completions,
@@ -29,40 +29,43 @@ _SUMMARY_KEYS = (
 )
 
 
-class EpisodeStore(StoreBase):
-    """The part of the store that reads episodes; see ``store.Store``."""
+class Episodes:
+    """Reads the episodes of the store."""
 
-    def episode(self, episode_id: str) -> Episode:
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    def get(self, episode_id: str) -> Episode:
         """Return an episode with its completions.
 
         Raises: UnknownIdError.
         """
-        found = self._load_episodes("episode_id = ?", (episode_id,), 1)
+        found = self._load("episode_id = ?", (episode_id,), 1)
         if not found:
             raise UnknownIdError(f"there is no episode {episode_id!r}")
         return found[0]
 
-    def episode_of(self, completion_id: str) -> str:
+    def id_of_completion(self, completion_id: str) -> str:
         """Return the id of the episode that a completion belongs to.
 
         Raises: UnknownIdError.
         """
-        rows = self._database.query(
+        rows = self._transactions.database.query(
             "SELECT episode_id FROM completions WHERE completion_id = ?", (completion_id,)
         )
         if not rows:
             raise UnknownIdError(f"there is no completion {completion_id!r}")
         return str(rows[0]["episode_id"])
 
-    def current_episode(self, session_id: str) -> Episode | None:
+    def newest_of(self, session_id: str) -> Episode | None:
         """Return a session's newest episode, whatever its state; None before the first."""
-        rows = self._database.query(
+        rows = self._transactions.database.query(
             "SELECT episode_id FROM episodes WHERE session_id = ? ORDER BY seq DESC LIMIT 1",
             (session_id,),
         )
-        return self.episode(rows[0]["episode_id"]) if rows else None
+        return self.get(rows[0]["episode_id"]) if rows else None
 
-    def episodes(
+    def find(
         self,
         *,
         session_id: str | None = None,
@@ -73,10 +76,10 @@ class EpisodeStore(StoreBase):
     ) -> list[Episode]:
         """Return episodes with their completions, oldest first; ``after`` is an episode's id."""
         where, parameters = _episode_filter(session_id, group_id, state, after)
-        return self._load_episodes(where, parameters, limit)
+        return self._load(where, parameters, limit)
 
-    def _load_episodes(self, where: str, parameters: Sequence[Any], limit: int) -> list[Episode]:
-        with self._database.exclusive() as connection:
+    def _load(self, where: str, parameters: Sequence[Any], limit: int) -> list[Episode]:
+        with self._transactions.database.exclusive() as connection:
             rows = connection.execute(
                 f"SELECT * FROM episodes WHERE {where} ORDER BY seq LIMIT ?",  # noqa: S608
                 (*parameters, limit),
@@ -112,9 +115,16 @@ class EpisodeStore(StoreBase):
         """Return episodes without their completions, oldest first; ``staleness`` is not set."""
         where, parameters = _episode_filter(session_id, group_id, state, after)
         chosen = f"SELECT * FROM episodes WHERE {where} ORDER BY seq LIMIT ?"  # noqa: S608
-        rows = self._database.query(_SUMMARY.format(chosen=chosen), (*parameters, limit))
+        rows = self._transactions.database.query(
+            _SUMMARY.format(chosen=chosen), (*parameters, limit)
+        )
         keys = (*EPISODE_KEYS, *_SUMMARY_KEYS)
         return [EpisodeSummary(**{key: row[key] for key in keys}) for row in rows]
+
+    def num_by_state(self) -> dict[EpisodeState, int]:
+        """Return the number of episodes by state."""
+        query = "SELECT state, count(*) FROM episodes GROUP BY state"
+        return {row[0]: row[1] for row in self._transactions.database.query(query)}
 
 
 def _episode_filter(

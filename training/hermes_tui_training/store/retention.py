@@ -33,9 +33,11 @@ async def forget_excess(store: Store, config: StoreConfig) -> int:
     One transaction a group, so that requests that are being recorded wait for one group at most.
     """
     number = 0
-    while config.max_bytes and await asyncio.to_thread(store.num_bytes) > config.max_bytes:
+    while (
+        config.max_bytes and await asyncio.to_thread(store.retention.num_bytes) > config.max_bytes
+    ):
         idle_since = time.time() - config.keep_s
-        session_ids = await asyncio.to_thread(store.forget_oldest, idle_since)
+        session_ids = await asyncio.to_thread(store.retention.forget_oldest, idle_since)
         if not session_ids:
             text = "all that is recorded is in use, and it is too much max_bytes=%d"
             logger.warning(text, config.max_bytes)

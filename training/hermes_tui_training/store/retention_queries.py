@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hermes_tui_training.api.protocol import EventKind
-from hermes_tui_training.store.transactions import StoreBase
+from hermes_tui_training.store.transactions import Transactions
 
 _OLDEST = """
     SELECT group_id FROM sessions GROUP BY group_id
@@ -28,16 +28,19 @@ _FORGET = (
 )
 
 
-class RetentionStore(StoreBase):
-    """The part of the store that bounds its size; see ``store.Store``.
+class Retention:
+    """Tells the size of the store, and forgets.
 
     Groups go whole: completions are stored as what they add to earlier ones of their session, and
     siblings are measured against each other by their order.
     """
 
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
     def num_bytes(self) -> int:
         """Return the size of what is stored; the file may hold free space besides, used next."""
-        with self._database.exclusive() as connection:
+        with self._transactions.database.exclusive() as connection:
             pages, free, page_bytes = (
                 connection.execute(f"PRAGMA {name}").fetchone()[0]
                 for name in ("page_count", "freelist_count", "page_size")
@@ -55,7 +58,7 @@ class RetentionStore(StoreBase):
 
         Returns: nothing when no group may go.
         """
-        with self._write() as write:
+        with self._transactions.write() as write:
             row = write.execute(_OLDEST, (idle_since,)).fetchone()
             if row is None:
                 return []

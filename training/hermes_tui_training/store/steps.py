@@ -12,32 +12,31 @@ from hermes_tui_training.algorithm.groups import SiblingGroup
 from hermes_tui_training.api.protocol import EventKind
 from hermes_tui_training.api.types import (
     Episode,
-    EpisodeState,
     TrainedCompletion,
     UntrainableReason,
 )
-from hermes_tui_training.store.canaries import CanaryStore
 from hermes_tui_training.store.database import floats_to_blob, to_json
-from hermes_tui_training.store.episodes import EpisodeStore
+from hermes_tui_training.store.episodes import Episodes
+from hermes_tui_training.store.meta import Meta
 from hermes_tui_training.store.sibling_groups import read_sibling_groups
-from hermes_tui_training.store.transactions import ConflictError, Writer
+from hermes_tui_training.store.transactions import ConflictError, Transactions, Writer
 
 
-class StepStore(EpisodeStore, CanaryStore):
-    """The part of the store that the orchestrator uses; see ``store.Store``."""
+class Steps:
+    """Claims episodes for a step, and records what became of them."""
+
+    def __init__(self, transactions: Transactions, episodes: Episodes) -> None:
+        self._transactions = transactions
+        self._episodes = episodes
+        self._meta = Meta(transactions)
 
     def policy_version(self) -> int:
         """Return the version of the last committed step; 0 before the first."""
-        return int(self.get_meta("policy_version", 0))
-
-    def num_episodes(self) -> dict[EpisodeState, int]:
-        """Return the number of episodes by state."""
-        rows = self._database.query("SELECT state, count(*) FROM episodes GROUP BY state")
-        return {row[0]: row[1] for row in rows}
+        return int(self._meta.get("policy_version", 0))
 
     def sibling_groups(self) -> list[SiblingGroup]:
         """Return the scored groups and lone episodes, oldest first."""
-        with self._database.exclusive() as connection:
+        with self._transactions.database.exclusive() as connection:
             return read_sibling_groups(connection)
 
     def claim(
@@ -67,7 +66,7 @@ class StepStore(EpisodeStore, CanaryStore):
 
         Returns: siblings of a group together, each with its completions.
         """
-        with self._write() as write:
+        with self._transactions.write() as write:
             taken: list[list[str]] = []
             for group in read_sibling_groups(write.connection):
                 if len(taken) == limit:
@@ -81,15 +80,15 @@ class StepStore(EpisodeStore, CanaryStore):
                 taken = []
             for episode_id in (episode_id for members in taken for episode_id in members):
                 write.set_episode(episode_id, EventKind.EPISODE_CLAIMED, state="claimed", step=step)
-        return [[self.episode(episode_id) for episode_id in members] for members in taken]
+        return [[self._episodes.get(episode_id) for episode_id in members] for members in taken]
 
     def claimed(self) -> list[Episode]:
         """Return the claimed episodes, oldest first."""
-        return self._load_episodes("state = 'claimed'", (), -1)
+        return self._episodes.find(state="claimed", limit=-1)
 
     def release_claims(self, except_ids: Collection[str] = ()) -> None:
         """Give claimed episodes back to ``scored``, except some."""
-        with self._write() as write:
+        with self._transactions.write() as write:
             rows = write.execute(
                 "SELECT episode_id FROM episodes WHERE state = 'claimed' ORDER BY seq"
             ).fetchall()
@@ -104,12 +103,12 @@ class StepStore(EpisodeStore, CanaryStore):
 
         Raises: UnknownIdError.
         """
-        with self._write() as write:
+        with self._transactions.write() as write:
             for episode_id in episode_ids:
                 if write.episode_row(episode_id)["state"] not in ("trained", "dropped"):
                     _drop(write, episode_id, reason)
 
-    def commit_step(
+    def commit(
         self,
         row: dict[str, Any],
         trained: Sequence[TrainedCompletion],
@@ -129,7 +128,7 @@ class StepStore(EpisodeStore, CanaryStore):
         Raises: ConflictError: the step is recorded already, or an episode is neither claimed nor
             scored. UnknownIdError.
         """
-        with self._write() as write:
+        with self._transactions.write() as write:
             try:
                 write.execute(
                     "INSERT INTO steps (step, policy_version, row) VALUES (?, ?, ?)",
@@ -161,9 +160,9 @@ class StepStore(EpisodeStore, CanaryStore):
             kind = EventKind.VERSION_ROLLED_BACK if rolled_back else EventKind.STEP_FINISHED
             write.event(kind, row)
 
-    def steps(self, *, after: int = -1, limit: int = 1000) -> list[dict[str, Any]]:
+    def rows(self, *, after: int = -1, limit: int = 1000) -> list[dict[str, Any]]:
         """Return the rows of steps whose number is above ``after``, oldest first."""
-        rows = self._database.query(
+        rows = self._transactions.database.query(
             "SELECT row FROM steps WHERE step > ? ORDER BY step LIMIT ?", (after, limit)
         )
         return [json.loads(row["row"]) for row in rows]

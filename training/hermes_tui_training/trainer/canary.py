@@ -59,7 +59,7 @@ class Canary:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        with self._store.subscribe() as subscription:
+        with self._store.events.subscribe() as subscription:
             while True:
                 version = self._engine.policy_version
                 try:
@@ -71,7 +71,7 @@ class Canary:
                     await _published(subscription)
 
     async def _ask(self, version: int) -> None:
-        known = await asyncio.to_thread(self._store.canaries, version)
+        known = await asyncio.to_thread(self._store.canaries.answers, version)
         answered = {answer.prompt for answer in known if answer.status == "answered"}
         questions = [
             (position, prompt)
@@ -82,7 +82,7 @@ class Canary:
             await asyncio.sleep(_IDLE_POLL_S)
         answers = await asyncio.gather(*(self._answer(version, *asked) for asked in questions))
         for answer in answers:
-            await asyncio.to_thread(self._store.put_canary, answer)
+            await asyncio.to_thread(self._store.canaries.put, answer)
             logger.info(
                 "canary %s version=%s position=%s tokens=%s",
                 answer.status,

@@ -107,8 +107,8 @@ class Orchestrator:
 
     async def start(self) -> None:
         """Record a step that a crash left unrecorded, serve the current version, begin the loop."""
-        self._version = await asyncio.to_thread(self._store.policy_version)
-        self._paused_reason = await asyncio.to_thread(self._store.get_meta, _PAUSED)
+        self._version = await asyncio.to_thread(self._store.steps.policy_version)
+        self._paused_reason = await asyncio.to_thread(self._store.meta.get, _PAUSED)
         try:
             await self._adopt()
         except TrainingError as error:
@@ -139,8 +139,10 @@ class Orchestrator:
     async def pause(self, reason: str = "paused by hand") -> None:
         """Begin no further step, also after a restart; the one that runs is finished."""
         self._paused_reason = reason
-        await asyncio.to_thread(self._store.set_meta, _PAUSED, reason)
-        await asyncio.to_thread(self._store.add_event, EventKind.TRAINER_PAUSED, {"reason": reason})
+        await asyncio.to_thread(self._store.meta.set, _PAUSED, reason)
+        await asyncio.to_thread(
+            self._store.events.add, EventKind.TRAINER_PAUSED, {"reason": reason}
+        )
         logger.warning("training paused reason=%s", reason)
         self.wake()
 
@@ -150,8 +152,8 @@ class Orchestrator:
             return
         self._paused_reason = None
         self._attempts = 0
-        await asyncio.to_thread(self._store.set_meta, _PAUSED, None)
-        await asyncio.to_thread(self._store.add_event, EventKind.TRAINER_RESUMED, {})
+        await asyncio.to_thread(self._store.meta.set, _PAUSED, None)
+        await asyncio.to_thread(self._store.events.add, EventKind.TRAINER_RESUMED, {})
         self.wake()
 
     async def checkpoint(self) -> dict[str, Any]:
@@ -241,7 +243,7 @@ class Orchestrator:
         """Do a step if there is enough for one; return for how long to sleep, as ``_turn``."""
         training = self._config.training
         grace_s, timeout_s = training.reward.grace_s, training.group.timeout_s
-        groups = await asyncio.to_thread(self._store.sibling_groups)
+        groups = await asyncio.to_thread(self._store.steps.sibling_groups)
         now, ready = time.time(), sorted(group.ready_at(grace_s, timeout_s) for group in groups)
         enough = len(ready) >= training.batch_size
         held_s = ready[training.batch_size - 1] - now if enough else None
@@ -272,7 +274,7 @@ class Orchestrator:
 
     async def _follow_scores(self) -> None:
         """Wake the loop when an episode is scored or a sibling ends, by whomever."""
-        with self._store.subscribe() as subscription:
+        with self._store.events.subscribe() as subscription:
             while True:
                 events, lost = await subscription.batch()
                 if lost or any(event.kind in _LOOKED_AFTER for event in events):
@@ -309,8 +311,8 @@ class Orchestrator:
             await self._record(result, save_s=0.0)
 
     async def _release(self) -> None:
-        if (await asyncio.to_thread(self._store.num_episodes)).get("claimed"):
-            await asyncio.to_thread(self._store.release_claims)
+        if (await asyncio.to_thread(self._store.episodes.num_by_state)).get("claimed"):
+            await asyncio.to_thread(self._store.steps.release_claims)
 
     # -- one step -----------------------------------------------------------------------------
 
@@ -319,7 +321,7 @@ class Orchestrator:
         claimed_at = time.monotonic()
         training, version = self._config.training, self._version
         groups = await asyncio.to_thread(
-            self._store.claim,
+            self._store.steps.claim,
             step=version + 1,
             limit=training.batch_size,
             min_count=training.batch_size,
@@ -329,17 +331,17 @@ class Orchestrator:
         )
         if not groups:
             return  # some were dropped by the claim: there are too few now
-        baselines = await asyncio.to_thread(self._store.get_meta, "baselines", {})
+        baselines = await asyncio.to_thread(self._store.meta.get, "baselines", {})
         batch = make_step_batch(groups, baselines, training)
         if batch.unlearnable:
-            await asyncio.to_thread(self._store.drop, batch.unlearnable, "zero_advantage")
+            await asyncio.to_thread(self._store.steps.drop, batch.unlearnable, "zero_advantage")
         if not batch.samples:
             return
         ids = [episode.episode_id for episode in batch.episodes]
         episodes = "1 episode" if len(ids) == 1 else f"{len(ids)} episodes"
         self._say("training", f"version {version + 1} from {episodes}")
         await asyncio.to_thread(
-            self._store.add_event,
+            self._store.events.add,
             EventKind.STEP_STARTED,
             {"step": version + 1, "episode_ids": ids},
         )
@@ -366,8 +368,8 @@ class Orchestrator:
         try:
             answer = await self._learner.step(request)
         except NonFiniteError as error:
-            await asyncio.to_thread(self._store.drop, error.episode_ids, "non_finite")
-            await asyncio.to_thread(self._store.release_claims)
+            await asyncio.to_thread(self._store.steps.drop, error.episode_ids, "non_finite")
+            await asyncio.to_thread(self._store.steps.release_claims)
             await self._say_failed(request, str(error))
         except VersionExistsError:
             logger.info("version %s exists already", request.target_version)  # adopted next turn
@@ -386,7 +388,7 @@ class Orchestrator:
     async def _say_failed(self, request: StepRequest, reason: str) -> None:
         logger.warning("step failed step=%s: %s", request.target_version, reason)
         await asyncio.to_thread(
-            self._store.add_event,
+            self._store.events.add,
             EventKind.STEP_FAILED,
             {
                 "step": request.target_version,
@@ -411,11 +413,11 @@ class Orchestrator:
         )
         if isinstance(result, RollbackResult):
             row = rollback_row(result, times)
-            await asyncio.to_thread(self._store.commit_step, row, (), result.baselines)
+            await asyncio.to_thread(self._store.steps.commit, row, (), result.baselines)
         else:
             row = step_row(result, times)
             await asyncio.to_thread(
-                self._store.commit_step, row, result.completions, result.facts.baselines
+                self._store.steps.commit, row, result.completions, result.facts.baselines
             )
         self._version = result.target_version
         if published:

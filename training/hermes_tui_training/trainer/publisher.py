@@ -45,7 +45,7 @@ class Publisher:
             if reason != self.error:
                 logger.error("publish failed version=%s: %s", version, reason)
                 payload = {"policy_version": version, "reason": reason}
-                await asyncio.to_thread(self._store.add_event, EventKind.PUBLISH_FAILED, payload)
+                await asyncio.to_thread(self._store.events.add, EventKind.PUBLISH_FAILED, payload)
             self.error = reason
             return False
         self.error = None
@@ -64,12 +64,12 @@ class Publisher:
     async def announce(self, version: int, seconds: float) -> None:
         """Say that a version is served, and delete checkpoints that are needed no longer."""
         await asyncio.to_thread(
-            self._store.add_event,
+            self._store.events.add,
             EventKind.VERSION_PUBLISHED,
             {"policy_version": version, "seconds": seconds},
         )
         logger.info("published version=%s seconds=%.2f", version, seconds)
-        pinned = await asyncio.to_thread(self._store.get_meta, _PINNED, [])
+        pinned = await asyncio.to_thread(self._store.meta.get, _PINNED, [])
         await asyncio.to_thread(
             checkpoint.prune,
             self._root,
@@ -84,6 +84,6 @@ class Publisher:
 
     async def pin(self, version: int) -> str:
         """Keep a version for good; return where it is."""
-        pinned = await asyncio.to_thread(self._store.get_meta, _PINNED, [])
-        await asyncio.to_thread(self._store.set_meta, _PINNED, sorted({*pinned, version}))
+        pinned = await asyncio.to_thread(self._store.meta.get, _PINNED, [])
+        await asyncio.to_thread(self._store.meta.set, _PINNED, sorted({*pinned, version}))
         return str(checkpoint.checkpoint_path(self._root, version))

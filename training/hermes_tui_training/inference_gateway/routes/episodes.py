@@ -42,7 +42,9 @@ async def list_sessions(request: Request) -> Response:
     if caller.session is not None:
         found = [caller.session]
     else:
-        found = await asyncio.to_thread(services.store.sessions, limit=_limit(request, MAX_PAGE))
+        found = await asyncio.to_thread(
+            services.store.sessions.newest, limit=_limit(request, MAX_PAGE)
+        )
     return rows_response(found)
 
 
@@ -55,7 +57,7 @@ async def list_episodes(request: Request) -> Response:
         session_id = session_id or caller.session.session_id
         caller.require_own(session_id)
     rows = await asyncio.to_thread(
-        services.store.summaries,
+        services.store.episodes.summaries,
         session_id=session_id,
         group_id=query.get("group_id"),
         state=query.get("state"),
@@ -96,7 +98,7 @@ async def read_episode(request: Request) -> Response:
 
 async def _episode(services: Services, episode_id: str) -> Episode:
     try:
-        return await asyncio.to_thread(services.store.episode, episode_id)
+        return await asyncio.to_thread(services.store.episodes.get, episode_id)
     except UnknownIdError as error:
         raise ApiError(404, f"There is no episode {episode_id!r}.") from error
 
@@ -106,7 +108,7 @@ async def list_steps(request: Request) -> Response:
     await require_admin(request)
     after = _integer(request, "after", -1)
     rows = await asyncio.to_thread(
-        services_of(request).store.steps, after=after, limit=_limit(request, MAX_PAGE)
+        services_of(request).store.steps.rows, after=after, limit=_limit(request, MAX_PAGE)
     )
     return rows_response(StepRecord.model_validate(row) for row in rows)
 
@@ -120,10 +122,10 @@ async def export_trajectories(request: Request) -> Response:
         raise ApiError(400, "'session_ids' or 'episode_ids' is needed.", param="session_ids")
     episodes = [await _episode(services, episode_id) for episode_id in body.episode_ids or ()]
     for session_id in body.session_ids or ():
-        if await asyncio.to_thread(services.store.session, session_id) is None:
+        if await asyncio.to_thread(services.store.sessions.get, session_id) is None:
             raise ApiError(404, f"There is no session {session_id!r}.", param="session_ids")
         episodes += await asyncio.to_thread(
-            services.store.episodes, session_id=session_id, limit=-1
+            services.store.episodes.find, session_id=session_id, limit=-1
         )
     rows = await asyncio.to_thread(_exported, episodes, body)
     return JSONResponse({"trajectories": rows, "data": rows})

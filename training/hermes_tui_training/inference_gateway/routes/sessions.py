@@ -70,7 +70,7 @@ async def start_session(request: Request) -> Response:
 async def _started(services: Services, task_id: str, group_id: str, key: str) -> Session:
     try:
         session = await asyncio.to_thread(
-            services.store.create_session,
+            services.store.sessions.create,
             key_hash=hash_key(key),
             task_id=task_id,
             group_id=group_id,
@@ -89,7 +89,7 @@ async def _key_to_reuse(services: Services, body: StartSession) -> str:
     key = (body.api_key or "").strip()
     if body.group_size != 1:
         raise ApiError(400, "'group_size' must be 1 when 'api_key' is given.", param="group_size")
-    known = await asyncio.to_thread(services.store.session_by_key_hash, hash_key(key))
+    known = await asyncio.to_thread(services.store.sessions.by_key_hash, hash_key(key))
     if known is not None:
         return key
     if not services.config.training.gateway.accept_foreign_keys:
@@ -113,8 +113,8 @@ async def end_session(request: Request) -> Response:
     caller, services = await caller_of(request), services_of(request)
     body = await read_body(request, EndSession)
     session = await _session_meant(services, caller, body.session_id)
-    await asyncio.to_thread(services.store.end_session, session.session_id)
-    episode = await asyncio.to_thread(services.store.current_episode, session.session_id)
+    await asyncio.to_thread(services.store.sessions.end, session.session_id)
+    episode = await asyncio.to_thread(services.store.episodes.newest_of, session.session_id)
     answer = EndedSession(
         message=SUCCESS,
         session_id=session.session_id,
@@ -132,7 +132,7 @@ async def set_reward(request: Request) -> Response:
     episode_id, completion_id = await _episode_meant(services, caller, body)
     try:
         episode = await asyncio.to_thread(
-            services.store.set_reward, episode_id, reward, completion_id=completion_id
+            services.store.rewards.set, episode_id, reward, completion_id=completion_id
         )
     except ConflictError as error:
         raise _conflict(error) from error
@@ -148,7 +148,7 @@ async def unset_reward(request: Request) -> Response:
     meant = SetReward(reward=0.0, session_id=body.session_id, episode_id=body.episode_id)
     episode_id, _ = await _episode_meant(services, caller, meant)
     try:
-        episode = await asyncio.to_thread(services.store.unset_reward, episode_id)
+        episode = await asyncio.to_thread(services.store.rewards.unset, episode_id)
     except ConflictError as error:
         raise _conflict(error) from error
     answer = UnsetRewardAnswer(
@@ -192,7 +192,7 @@ async def _session_meant(services: Services, caller: Caller, session_id: str | N
         if caller.session is None:
             raise ApiError(400, "With the admin key 'session_id' is needed.", param="session_id")
         return caller.session
-    session = await asyncio.to_thread(services.store.session, session_id)
+    session = await asyncio.to_thread(services.store.sessions.get, session_id)
     if session is None:
         raise ApiError(404, f"There is no session {session_id!r}.", param="session_id")
     caller.require_own(session_id)
@@ -209,13 +209,15 @@ async def _episode_meant(
     store = services.store
     try:
         if body.interaction_id is not None:
-            episode_id = await asyncio.to_thread(store.episode_of, body.interaction_id)
-            episode = await asyncio.to_thread(store.episode, episode_id)
+            episode_id = await asyncio.to_thread(
+                store.episodes.id_of_completion, body.interaction_id
+            )
+            episode = await asyncio.to_thread(store.episodes.get, episode_id)
         elif body.episode_id is not None:
-            episode = await asyncio.to_thread(store.episode, body.episode_id)
+            episode = await asyncio.to_thread(store.episodes.get, body.episode_id)
         else:
             session = await _session_meant(services, caller, body.session_id)
-            newest = await asyncio.to_thread(store.current_episode, session.session_id)
+            newest = await asyncio.to_thread(store.episodes.newest_of, session.session_id)
             if newest is None:
                 raise ApiError(400, "No interactions in session")
             episode = newest

@@ -46,11 +46,11 @@ async def trainer_status(services: Services) -> TrainerStatus:
     """Return what the trainer does, and what it has."""
     store, engine = services.store, services.engine
     episodes, groups, untrained, sessions, num_bytes = await asyncio.gather(
-        asyncio.to_thread(store.num_episodes),
-        asyncio.to_thread(store.sibling_groups),
-        asyncio.to_thread(store.untrained),
-        asyncio.to_thread(store.num_sessions),
-        asyncio.to_thread(store.num_bytes),
+        asyncio.to_thread(store.episodes.num_by_state),
+        asyncio.to_thread(store.steps.sibling_groups),
+        asyncio.to_thread(store.completions.num_untrained),
+        asyncio.to_thread(store.sessions.num_running),
+        asyncio.to_thread(store.retention.num_bytes),
     )
     training = services.config.training
     return TrainerStatus(
@@ -152,8 +152,8 @@ def _event_id(text: str) -> int:
 
 async def _events(store: Store, after: int | None) -> AsyncIterator[bytes]:
     """Yield stored events after an id, then live ones; each stored one exactly once."""
-    with store.subscribe() as subscription:
-        oldest, newest = await asyncio.to_thread(store.event_range)
+    with store.events.subscribe() as subscription:
+        oldest, newest = await asyncio.to_thread(store.events.id_range)
         cursor = newest if after is None else min(after, newest)
         yield b": connected\n\n"
         if cursor < oldest - 1:
@@ -182,7 +182,7 @@ async def _events(store: Store, after: int | None) -> AsyncIterator[bytes]:
 
 
 async def _stored(store: Store, after: int) -> AsyncIterator[Event]:
-    while page := await asyncio.to_thread(store.events, after=after, limit=_PAGE):
+    while page := await asyncio.to_thread(store.events.stored, after=after, limit=_PAGE):
         for event in page:
             yield event
             assert event.event_id is not None

@@ -41,7 +41,7 @@ async def list_canaries(request: Request) -> Response:
     if asked is not None and not _VERSION.fullmatch(asked):
         raise ApiError(400, "'policy_version' must be a version's number.", param="policy_version")
     version = None if asked is None else int(asked)
-    answers = await asyncio.to_thread(services_of(request).store.canaries, version)
+    answers = await asyncio.to_thread(services_of(request).store.canaries.answers, version)
     return rows_response(answers)
 
 

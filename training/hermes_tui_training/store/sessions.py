@@ -1,0 +1,133 @@
+"""Sessions: one key each, and the episodes that were recorded under it."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+
+from hermes_tui_training.api.protocol import EventKind
+from hermes_tui_training.api.types import Session
+from hermes_tui_training.store.sqlite_rows import session_from
+from hermes_tui_training.store.transactions import (
+    ConflictError,
+    Transactions,
+    UnknownIdError,
+    Writer,
+    new_id,
+)
+
+_SESSION = """
+    SELECT s.*,
+        (SELECT count(*) FROM episodes e WHERE e.session_id = s.session_id) AS num_episodes,
+        (SELECT count(*) FROM completions c WHERE c.session_id = s.session_id) AS num_completions
+    FROM sessions s
+"""
+
+
+def hash_key(key: str) -> str:
+    """Return the SHA-256 of a session key, in hexadecimal: all that is stored of it."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+class Sessions:
+    """The sessions of the store."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    def create(self, *, key_hash: str, task_id: str, group_id: str) -> Session:
+        """Start a session; a running one under the same key is ended in the same transaction.
+
+        The old session's open episode becomes ``unscored``.
+        Raises: ConflictError: the group is another task's.
+        """
+        session_id = new_id("sess-")
+        with self._transactions.write() as write:
+            other = write.execute(
+                "SELECT task_id FROM sessions WHERE group_id = ? AND task_id != ?",
+                (group_id, task_id),
+            ).fetchone()
+            if other is not None:
+                raise ConflictError(
+                    f"group {group_id} belongs to the task {other['task_id']!r}: "
+                    "a group holds sessions of one task"
+                )
+            running = write.execute(
+                "SELECT session_id FROM sessions WHERE key_hash = ? AND ended_at IS NULL",
+                (key_hash,),
+            ).fetchall()
+            for row in running:
+                _end_session(write, row["session_id"], "unscored")
+            write.execute(
+                "INSERT INTO sessions (session_id, key_hash, task_id, group_id, created_at, "
+                "last_active_at) VALUES (?, ?, ?, ?, ?, ?)",
+                (session_id, key_hash, task_id, group_id, write.at, write.at),
+            )
+            write.event(
+                EventKind.SESSION_STARTED,
+                {"session_id": session_id, "task_id": task_id, "group_id": group_id},
+            )
+        session = self.get(session_id)
+        assert session is not None
+        return session
+
+    def get(self, session_id: str) -> Session | None:
+        """Return a session, or None."""
+        rows = self._transactions.database.query(
+            f"{_SESSION} WHERE s.session_id = ?", (session_id,)
+        )
+        return session_from(rows[0]) if rows else None
+
+    def by_key_hash(self, key_hash: str) -> Session | None:
+        """Return the newest session of a key, ended or not; None for an unknown key."""
+        rows = self._transactions.database.query(
+            f"{_SESSION} WHERE s.key_hash = ? ORDER BY s.rowid DESC LIMIT 1", (key_hash,)
+        )
+        return session_from(rows[0]) if rows else None
+
+    def newest(self, *, limit: int = 1000) -> list[Session]:
+        """Return the newest sessions, oldest first."""
+        rows = self._transactions.database.query(
+            f"{_SESSION} ORDER BY s.rowid DESC LIMIT ?", (limit,)
+        )
+        return [session_from(row) for row in reversed(rows)]
+
+    def num_running(self) -> int:
+        """Return how many sessions run."""
+        rows = self._transactions.database.query(
+            "SELECT count(*) FROM sessions WHERE ended_at IS NULL"
+        )
+        return int(rows[0][0])
+
+    def end(self, session_id: str) -> Session:
+        """End a session, if it was not ended yet; its open episode becomes ``ended``.
+
+        Raises: UnknownIdError.
+        """
+        with self._transactions.write() as write:
+            _end_session(write, session_id, "ended")
+        session = self.get(session_id)
+        if session is None:
+            raise UnknownIdError(f"there is no session {session_id!r}")
+        return session
+
+
+def _end_session(write: Writer, session_id: str, state: str) -> None:
+    changed = write.execute(
+        "UPDATE sessions SET ended_at = ? WHERE session_id = ? AND ended_at IS NULL",
+        (write.at, session_id),
+    ).rowcount
+    if not changed:
+        return
+    row = open_episode_row(write, session_id)
+    if row is not None:
+        write.set_episode(row["episode_id"], EventKind.EPISODE_ENDED, state=state)
+    write.event(EventKind.SESSION_ENDED, {"session_id": session_id})
+
+
+def open_episode_row(write: Writer, session_id: str) -> sqlite3.Row | None:
+    """Return the row of a session's open episode, or None."""
+    row = write.execute(
+        "SELECT * FROM episodes WHERE session_id = ? ORDER BY seq DESC LIMIT 1", (session_id,)
+    ).fetchone()
+    return row if row is not None and row["state"] == "open" else None
