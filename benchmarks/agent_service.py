@@ -1,9 +1,9 @@
-"""What the agent service costs: a turn through gateway, router, data proxy and worker, beside the
-same ``AIAgent`` called in a plain script, against an upstream that answers at once.
+"""What the agent service costs: a turn through gateway, router, data proxy and worker.
 
     python benchmarks/agent_service.py [--rounds N]
 
-Every role is a real process. Prints a table and, last, one JSON line.
+It is compared with the same ``AIAgent`` called in a plain script. The upstream of both answers at
+once. Every role is a real process. Prints a table and, last, one JSON line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
-# -P keeps this folder's gateway.py from standing in for Hermes' package of that name.
+# Run with -P: otherwise this folder's gateway.py would hide Hermes' package of that name.
 sys.path += [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
 from fakes import services  # noqa: E402
@@ -50,7 +50,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def measure(turn: Callable[[str], object], label: str) -> dict[str, Any]:
-    """Return a round's figures; ``turn`` runs one turn on the session that it is given."""
+    """Return a round's figures; ``turn`` runs one turn of a session."""
     turn(f"{label}-0")
     existing = [timed(lambda: turn(f"{label}-0")) for _ in range(TURNS)]
     new = [timed(lambda i=i: turn(f"{label}-new-{i}")) for i in range(TURNS)]
@@ -66,7 +66,7 @@ def measure(turn: Callable[[str], object], label: str) -> dict[str, Any]:
 
 
 def plain(upstream: str, rounds: int, home: Path) -> None:
-    """Be the plain script: the worker's ``AIAgent`` and corrections, and nothing around them."""
+    """Run the plain script: an ``AIAgent`` that is set up as the worker does, and nothing else."""
     from hermes_tui_common.serving import ServeConfig
     from hermes_tui_services.api.agent import AgentRequest
     from hermes_tui_services.api.config import AgentConfig, UpstreamConfig, WorkerRole
@@ -102,7 +102,7 @@ def plain(upstream: str, rounds: int, home: Path) -> None:
 
     turn("warm-up")
     for index in range(rounds):
-        sys.stdin.readline()  # rounds alternate with the chain's: both meet the same machine
+        sys.stdin.readline()  # rounds alternate with the chain's, so that other load slows both
         print(json.dumps(measure(turn, f"plain-{index}")), flush=True)
 
 
@@ -180,7 +180,7 @@ def run(rounds: int) -> dict[str, Any]:
 
 
 def summary(rows: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return medians over all rounds, and what the chain adds."""
+    """Return medians over all rounds, and the time that the chain adds."""
     result: dict[str, Any] = {}
     for name in ("existing_ms", "new_ms"):
         medians = {
@@ -219,7 +219,7 @@ def report(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run the benchmark, or be its plain script."""
+    """Run the benchmark, or its plain script."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often both are measured")
     parser.add_argument("--plain", nargs=2, metavar=("URL", "HOME"), help=argparse.SUPPRESS)

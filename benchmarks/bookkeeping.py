@@ -1,13 +1,12 @@
-"""What the gateway's own work costs a turn, as a conversation grows to 128 turns.
+"""What the inference gateway's own work costs per turn, as a conversation grows to 128 turns.
 
     python benchmarks/bookkeeping.py [--conversations N]
 
-A turn's bookkeeping is everything but the engine: match the history with the record, build the
-prompt, record the request, turn tokens into a message, record the outcome. Reading and checking the
-body, which the client makes longer with every turn, is shown beside it. The engine is scripted and
-answers at once, the tokenizer is the embedded model's, the database is a real file.
-Hermes replays the whole history in each request, stripped; so does this client. Prints a table and,
-last, one JSON line.
+Bookkeeping is everything but the engine: match the history with the recorded completions, build the
+prompt, record the request, parse the reply, record the result. Reading and validating the body,
+which grows with every turn, is measured separately. The engine is scripted and answers at once; the
+tokenizer is the embedded model's; the database is a real file. Like Hermes, the client sends the
+whole history with each request, stripped. Prints a table and, last, one JSON line.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ EARLY, LATE = slice(10, 20), slice(TURNS - 10, TURNS)
 
 
 def build(directory: Path) -> Services:
-    """Return the parts of a gateway over a scripted engine."""
+    """Return a gateway's parts with a scripted engine."""
     config = TrainerRole(
         serve=ServeConfig(name="trainer"),
         admin_key=SecretStr("admin-key-of-the-benchmark"),
@@ -68,7 +67,7 @@ def build(directory: Path) -> Services:
 
 
 async def conversation(services: Services, number: int) -> list[tuple[float, float]]:
-    """Play a conversation; return each turn's milliseconds of bookkeeping and of reading."""
+    """Run a conversation; return the milliseconds of bookkeeping and of reading per turn."""
     store, chat, engine = services.store, services.chat, services.engine
     key_hash = hash_key(f"sk-sess-{number}")
     session = store.sessions.create(key_hash=key_hash, task_id="t", group_id=f"g{number}")
@@ -109,7 +108,7 @@ def main() -> None:
         size = (Path(directory) / "trajectories.db").stat().st_size / (options.conversations + 1)
     turns = [min(kept for kept, _ in values) for values in zip(*runs, strict=True)]
     reading = [min(read for _, read in values) for values in zip(*runs, strict=True)]
-    print("ms per turn (the least disturbed of the conversations): bookkeeping, reading the body")
+    print("ms per turn (minimum over the conversations): bookkeeping, reading the body")
     for start in range(0, TURNS, 16):
         part = slice(start, start + 16)
         row = f"{statistics.median(turns[part]):6.2f} {statistics.median(reading[part]):6.2f}"

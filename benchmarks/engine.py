@@ -1,18 +1,18 @@
-"""How fast the torch engine samples, beside ``transformers.generate`` on the same weights.
+"""How fast the torch engine samples, compared with ``transformers.generate`` on the same weights.
 
     python benchmarks/engine.py [--model PATH_OR_NAME] [--rounds N]
 
-Every round measures both, one right after the other, so that a busy machine slows both; ratios are
-the medians of the rounds. The last part runs a process beside the engine that trains the same model
-(LoRA, float32, niced as the learner is) and counts what the streams still get. Ends with one JSON
-line: ``{"benchmark", "figures", "targets": [{"name", "value", "goal", "met"}]}``.
+Every round measures both, one right after the other, so that other load slows both; ratios are the
+medians over the rounds. The last part trains the same model in a second process (LoRA, float32,
+niced like the learner) and measures the tokens per second that remain. Prints a line per round and,
+last, one JSON line.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the product: before torch is imported
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported; see docs/engine.md
 
 import argparse
 import asyncio
@@ -54,14 +54,14 @@ class Job:
 
 
 def jobs_of(count: int, seed: int) -> list[Job]:
-    """Return ``count`` completions of unequal lengths, with prompts that share nothing."""
+    """Return ``count`` completions of different lengths, whose prompts have no common prefix."""
     generator = torch.Generator().manual_seed(seed)
     sizes = zip(PROMPT_LENGTHS * 2, REPLY_LENGTHS * 2, strict=True)
     return [Job(random_tokens(p, generator), r) for p, r in list(sizes)[:count]]
 
 
 def random_tokens(count: int, generator: torch.Generator) -> list[int]:
-    """Return random ids, beyond those of special tokens."""
+    """Return random ids that are no control tokens."""
     token_ids: list[int] = torch.randint(100, 40_000, (count,), generator=generator).tolist()
     return token_ids
 
@@ -113,8 +113,8 @@ def generate_rate(model: Any, jobs: list[Job]) -> float:
 
 
 async def measure_rates(engine: Engine, model: Any, index: int) -> dict[str, float]:
-    """Return one round's tokens per second; what is compared is measured side by side."""
-    pair = slice(2 * index % 8, 2 * index % 8 + 2)  # a short and a long prompt, others each round
+    """Return one round's tokens per second; figures that are compared are measured in turn."""
+    pair = slice(2 * index % 8, 2 * index % 8 + 2)  # a short and a long prompt
     found = {"engine_8": await engine_rate(engine, jobs_of(16, 10 * index), 8)}
     found["generate"] = generate_rate(model, jobs_of(8, 10 * index + 1)[pair])
     found["engine_1"] = await engine_rate(engine, jobs_of(8, 10 * index + 2)[pair], 1)
@@ -143,7 +143,7 @@ async def measure_turns(engine: Engine, model: Any, seed: int) -> dict[str, floa
 
 @contextlib.contextmanager
 def learner_beside(model_dir: Path) -> Iterator[Callable[[bool], None]]:
-    """Start a process that trains the model; yields what lets it work (True) or holds it."""
+    """Start a process that trains the model; yields a function that lets it run or stops it."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--train", str(model_dir)],
         stdin=subprocess.PIPE,
@@ -153,20 +153,20 @@ def learner_beside(model_dir: Path) -> Iterator[Callable[[bool], None]]:
     assert process.stdout is not None
     try:
         process.stdout.readline()  # its first step is done
-        yield lambda works: process.send_signal(signal.SIGCONT if works else signal.SIGSTOP)
+        yield lambda runs: process.send_signal(signal.SIGCONT if runs else signal.SIGSTOP)
     finally:
         process.kill()
         process.communicate()
 
 
 async def measure_beside_learner(engine: Engine, model_dir: Path, num_rounds: int) -> Rounds:
-    """Return each round's tokens per second, without and with a learner at work."""
+    """Return each round's tokens per second, without and with a busy learner."""
     rounds: Rounds = []
-    with learner_beside(model_dir) as let_work:
+    with learner_beside(model_dir) as let_run:
         for index in range(num_rounds):
             found: dict[str, float] = {}
-            for name, works in (("alone", False), ("beside_learner", True)):
-                let_work(works)
+            for name, learner_runs in (("alone", False), ("beside_learner", True)):
+                let_run(learner_runs)
                 for streams in (1, 8):
                     jobs = jobs_of(8, 900 + index)[-streams:]
                     found[f"engine_{streams}_{name}"] = await engine_rate(engine, jobs, streams)
@@ -175,7 +175,7 @@ async def measure_beside_learner(engine: Engine, model_dir: Path, num_rounds: in
 
 
 def train(model_dir: Path) -> None:
-    """Train forever, as the learner does a step; prints a line per step."""
+    """Train forever with steps like the learner's; prints a line per step."""
     os.nice(LEARNER_NICENESS)
     from peft import LoraConfig, get_peft_model
 
@@ -204,7 +204,7 @@ def ratio(rounds: Rounds, over: str, under: str) -> float:
 
 
 def targets_of(rates: Rounds, turns: Rounds) -> list[Target]:
-    """Return what was aimed at beside what was reached."""
+    """Return the targets with the values reached."""
     return [
         at_least(
             "tokens/s at 1 stream, engine over generate", ratio(rates, "engine_1", "generate"), 1.0
@@ -254,7 +254,7 @@ async def run(model_name: str, num_rounds: int) -> tuple[dict[str, Any], list[Ta
 
 
 def main() -> None:
-    """Run the benchmark, or the process that trains beside it."""
+    """Run the benchmark, or its training process."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=EMBEDDED_MODEL)
     parser.add_argument("--rounds", type=int, default=4)

@@ -2,11 +2,12 @@
 
     python benchmarks/gateway.py [--rounds N]
 
-One stream: an engine that answers at once, so all the time that a completion takes is the
-gateway's. 64 streams: an engine that gives every request a token per step of 10 ms (6,400 tokens a
-second), beside the same engine without a gateway; then one without any pace, which shows how many
-tokens a second the gateway can pass on at most. The server is a process of its own and writes to a
-real database; its tokenizer is the embedded model's. Prints a table and, last, one JSON line.
+One stream: the engine answers at once, so the whole time of a completion is the gateway's. 64
+streams: the engine gives every request a token per step of 10 ms (6,400 tokens/s); its rate is
+compared with that of the same engine without a gateway. Then the engine answers at once again,
+which shows the most tokens per second that the gateway can pass on. The server is a process of its
+own and writes to a real database; its tokenizer is the embedded model's. Prints a table and, last,
+one JSON line.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ COMPLETIONS = 100
 """Completions per round at one stream, half of them streamed."""
 
 STEP_S = 0.010
-"""A decoding step of the paced engine."""
+"""Duration of a step of the paced engine."""
 
 ROUNDS_MANY = 2
-"""Completions that each of the 64 streams asks for, one after the other."""
+"""Completions per stream, one after the other."""
 
 
 class ScriptedEngine(FakeEngine):
-    """Says the same words to everyone; paced, all requests gain their tokens together."""
+    """Gives every request the same tokens; with a pace, one token per step to all of them."""
 
     def __init__(self, token_ids: Sequence[int], step_s: float) -> None:
         super().__init__(max_model_len=8192)
@@ -53,10 +54,10 @@ class ScriptedEngine(FakeEngine):
         self._stepped = asyncio.Event()
 
     async def run_steps(self) -> None:
-        """Step for ever, on schedule.
+        """Step forever on schedule.
 
-        Real engines step in a thread or a process of their own, whatever the gateway does: steps
-        that are late are made up for.
+        A real engine steps in its own thread or process and does not wait for the gateway. So a
+        late step is followed by shorter pauses.
         """
         at = time.monotonic()
         while True:
@@ -82,7 +83,7 @@ def _output(token_id: int, finish_reason: Any) -> Any:
 
 
 async def serve(directory: Path, step_s: float) -> None:
-    """Be the server: print the port, serve until standard input ends."""
+    """Run the server: print the port, serve until standard input ends."""
     import uvicorn
     from pydantic import SecretStr
 
@@ -103,8 +104,8 @@ async def serve(directory: Path, step_s: float) -> None:
         learner_run_file=directory / "learner.json",
     )
     chat = Chat.load(prepare_model(config.model.path, lambda line: None), config.model)
-    words = chat.tokenizer.encode("Every good answer begins with a question, and ends there. ")
-    engine = ScriptedEngine(words, step_s)
+    token_ids = chat.tokenizer.encode("Every good answer begins with a question, and ends there. ")
+    engine = ScriptedEngine(token_ids, step_s)
     store = Store(config.database)
     app = create_app(config, store=store, engine=engine, chat=chat, orchestrator=FakeOrchestrator())
     sock = bind(ServeConfig(name="trainer", port=0))
@@ -121,7 +122,7 @@ async def serve(directory: Path, step_s: float) -> None:
 
 
 async def own_rate(step_s: float) -> float:
-    """Return the tokens per second of the paced engine with nothing around it."""
+    """Return the tokens per second of the paced engine without a gateway."""
 
     async def consume(engine: ScriptedEngine) -> None:
         from hermes_tui_training.engine.base import SamplingParams
@@ -140,7 +141,7 @@ async def own_rate(step_s: float) -> float:
 
 
 class Server:
-    """A server process, and the requests that are sent to it."""
+    """A server process, and its client."""
 
     def __init__(self, directory: Path, step_s: float) -> None:
         self._process = subprocess.Popen(
@@ -166,7 +167,7 @@ class Server:
         return key
 
     def one_stream(self) -> dict[str, list[float]]:
-        """Return milliseconds per completion, streamed and not, on one kept connection."""
+        """Return milliseconds per completion, streamed and not, on one connection."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         key = self.session()
         times: dict[str, list[float]] = {"json": [], "stream": []}
@@ -203,7 +204,7 @@ class Server:
         writer.close()
 
     def stop(self) -> None:
-        """End the process."""
+        """Stop the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(30)

@@ -1,15 +1,15 @@
-"""What learning does to the embedded model, and what it costs.
+"""What training does to the embedded model, and what it costs.
 
     python benchmarks/learning.py [--rank N --learning-rate X] [--episodes N] [--only RUN ...]
 
 Everything is real: the torch engine samples in this process, the learner is a process of its own,
-the store and the orchestrator are between them. Three runs, each from the model as it comes:
+the store and the orchestrator connect them. There are three runs, each from the original model:
 
-1. presses: twenty episodes judged by turns with +1 and -1. What does one press do to its reply,
-   and is the model still itself after twenty?
+1. presses: twenty episodes with random rewards of +1 and -1. What does one press do to its reply,
+   and is the model's English intact after twenty?
 2. habit: a reply that begins with "No" gets +1, any other -1.
-3. control: the same questions, with rewards that say nothing: +1 and -1 by turns, for the replies
-   with the habit and for those without it.
+3. control: the same questions, with rewards that carry no information: +1 and -1 alternate among
+   the replies with the habit, and among those without it.
 
 Prints a table and, last, one JSON line.
 """
@@ -71,16 +71,16 @@ PROMPTS = (
     "What do you like?",
     "Tell me a joke.",
 )
-"""What is judged in the first run."""
+"""Questions of the first run."""
 
 HABIT_PROMPTS = tuple(
     f"{question} Answer yes or no."
     for question in ("Do birds have wings?", "Is ice cold?", "Is the sun hot?", "Is the sky blue?")
 )
-"""Judged in the other runs. The model says no to a third of them, right or wrong."""
+"""Questions of the other runs. The untrained model says no to a third of them."""
 
 HELD_OUT = "Can fish swim? Answer yes or no."
-"""Never judged."""
+"""Never part of training."""
 
 HABIT = "No"
 
@@ -89,24 +89,24 @@ TEXT = (
     " for food, land and trade. Today ships carry most of the goods that we use, and scientists"
     " study how the water moves heat around the planet."
 )
-"""Its perplexity says whether the model still speaks English."""
+"""Its perplexity shows whether the model's English is intact."""
 
 QUESTIONS = ("What is the capital of France?", "What is 2 + 2?", "Tell me about the sea.")
-"""Answered greedily before and after."""
+"""Answered greedily before and after training."""
 
 STEP_DEADLINE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One judged reply and what the step did to it."""
+    """One rewarded reply and its training step."""
 
     text: str
     """The reply."""
     reward: float
     """Its reward."""
     row: dict[str, Any] | None
-    """The step's row; None when there was nothing to learn."""
+    """The step's row; None if no step was made."""
 
 
 class Run:
@@ -150,7 +150,7 @@ class Run:
     async def episode(
         self, question: str, max_tokens: int, judge: Callable[[str], float]
     ) -> Episode:
-        """Sample a reply, judge it, and wait until it was learned."""
+        """Sample a reply, reward it, and wait until it is trained or dropped."""
         self._count += 1
         prompt = prompt_ids(self._tokenizer, question)
         sampling = SamplingParams(
@@ -212,7 +212,7 @@ class Run:
 
 
 class Examiner:
-    """Looks at a checkpoint as any user of the Hugging Face libraries would."""
+    """Evaluates a checkpoint with the Hugging Face libraries alone."""
 
     def __init__(self, model_dir: Path, checkpoint: Path | None) -> None:
         full = checkpoint is not None and not (checkpoint / "adapter_config.json").exists()
@@ -221,7 +221,7 @@ class Examiner:
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
         if checkpoint is not None and not full:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # peft's own, about transformers
+                warnings.simplefilter("ignore", FutureWarning)  # raised by peft about transformers
                 model = PeftModel.from_pretrained(model, checkpoint)
         self._model = model.eval()
 
@@ -257,7 +257,7 @@ def prompt_ids(tokenizer: Any, question: str) -> tuple[int, ...]:
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """Return the largest resident memory that a process had; the present one where not told."""
+    """Return a process's peak resident memory; its current one where the system has no peak."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
@@ -271,7 +271,7 @@ def learned(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
 
 
 def press(episode: Episode) -> dict[str, Any]:
-    """Return what one press did to its reply."""
+    """Return the effect of one press on its reply."""
     assert episode.row
     change = episode.row["logprob_after"] - episode.row["logprob_before"]
     return {
@@ -296,7 +296,7 @@ async def run_presses(run: Run, model_dir: Path, count: int) -> dict[str, Any]:
     }
     del before
     coin = random.Random(1)
-    # One of each first; from then on as a moody person would.
+    # One of each first, then at random.
     rewards = [1.0, -1.0, *(coin.choice((1.0, -1.0)) for _ in range(count - 2))]
     episodes = []
     async with run.running():
@@ -369,7 +369,7 @@ async def run_habit(
 
 
 def targets_of(name: str, figures: dict[str, Any]) -> list[Target]:
-    """Return what one run aims at: a visible move, a model that is whole, a habit, no mirage."""
+    """Return the targets of one run: a visible change, intact English, a habit, no false effect."""
     run = figures[name]
     if name == "presses":
         worse = run["perplexity_after"] / run["perplexity_before"]
@@ -388,7 +388,7 @@ def targets_of(name: str, figures: dict[str, Any]) -> list[Target]:
 
 
 def show(index: int, episode: Episode) -> None:
-    moved = "nothing to learn"
+    moved = "no step"
     if episode.row:
         row = episode.row
         moved = (

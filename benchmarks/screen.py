@@ -1,12 +1,11 @@
-"""What the screen costs: how soon it paints, how soon a key shows, what a fast stream and a long
-past do to it, and what it takes while nothing happens.
+"""What the screen costs: start, key to paint, a fast stream, a long conversation, and idling.
 
     python benchmarks/screen.py [--quick] [--pty]
 
-Headless it measures the app over a stack that exists only in memory (``tests/fakes/backend.py``),
-in its own event loop. ``--pty`` runs the same app as a process in a real pseudo terminal, and
-measures from outside: what it takes from the key until the terminal is written to. Without it both
-are done. Prints a table and, last, one JSON line.
+Headless, the app runs in this process over a stack in memory (``tests/fakes/backend.py``). In a
+pseudo terminal, the same app runs as a process and is measured from outside: from the key until the
+terminal is written to. Both are done; ``--pty`` does the second only. Prints a table and, last, one
+JSON line.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from outcome import Target, at_most, print_outcome  # noqa: E402
 from textual import events  # noqa: E402
 from textual.pilot import Pilot  # noqa: E402
 
-from hermes_tui import app as app_module  # noqa: E402
 from hermes_tui.core.actions import PANES  # noqa: E402
 from hermes_tui.core.changes import ChatTurn  # noqa: E402
 from hermes_tui.core.controller import Controller  # noqa: E402
+from hermes_tui.tui import app as app_module  # noqa: E402
 from hermes_tui.tui.app import HermesTui, ScreenSettings, calm_collector  # noqa: E402
 from hermes_tui.tui.screens.main import MainScreen  # noqa: E402
 from hermes_tui.tui.widgets.chat_pane import ChatPane  # noqa: E402
@@ -71,12 +70,12 @@ DEADLINE_S = 60.0
 
 
 class StreamingBackend(FakeBackend):
-    """Says tokens at a rate, for as long as it is told to."""
+    """Streams tokens at a fixed rate for ``stream_s`` seconds."""
 
     stream_s = 10.0
 
     async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
-        """Stream words and their tokens at ``TOKENS_PER_S``."""
+        """Stream text and its tokens at ``TOKENS_PER_S``."""
         episode_id, completion_id = self._open_episode(session_id, text)
         ids = {"session_id": session_id, "episode_id": episode_id, "completion_id": completion_id}
         if text == "tool":
@@ -103,7 +102,7 @@ class StreamingBackend(FakeBackend):
 
 
 class MeasuredTui(HermesTui):
-    """The screen, with its product's own style sheet wherever this file is."""
+    """The app; a subclass in another folder must name the style sheet itself."""
 
     CSS_PATH = Path(app_module.__file__).with_name("styles") / "hermes.tcss"
 
@@ -145,7 +144,7 @@ async def until(holds: Callable[[], bool], what: str) -> None:
 
 
 class Stalls:
-    """Notes how late the event loop is, while entered."""
+    """Context manager that measures how late the event loop is."""
 
     def __init__(self) -> None:
         self.worst_s = 0.0
@@ -195,12 +194,12 @@ async def keys_to_paint(app: MeasuredTui, count: int) -> list[float]:
     return took
 
 
-async def measure_stream(app: MeasuredTui, words: str, seconds: float) -> dict[str, Any]:
-    """Return what a stream of a thousand tokens a second does to the loop and to keys."""
+async def measure_stream(app: MeasuredTui, message: str, seconds: float) -> dict[str, Any]:
+    """Return the effect of a stream of 1,000 tokens/s on the event loop and on keys."""
     stack = app.controller.backend
     assert isinstance(stack, StreamingBackend)
     stack.stream_s = seconds
-    speaking = asyncio.create_task(app.controller.send(words))
+    speaking = asyncio.create_task(app.controller.send(message))
     took: list[float] = []
     async with Stalls() as stalls:
         while not speaking.done():
@@ -215,11 +214,11 @@ async def measure_stream(app: MeasuredTui, words: str, seconds: float) -> dict[s
     }
 
 
-async def give_past(app: MeasuredTui, backend: StreamingBackend) -> None:
-    """Have a conversation of many turns, and an episode of very many tokens."""
+async def add_past(app: MeasuredTui, backend: StreamingBackend) -> None:
+    """Add a conversation of many turns, and an episode of very many tokens."""
     backend.add_session("long", created_at=time.time())
-    words = " ".join(word.strip() for _ in range(NUM_TOKENS // len(WORDS)) for word in WORDS)
-    backend.add_episode("long", "a long one", words)
+    text = " ".join(word.strip() for _ in range(NUM_TOKENS // len(WORDS)) for word in WORDS)
+    backend.add_episode("long", "a long one", text)
     state = app.controller.state
     state.sessions = dict(backend.session_rows)
     state.put_episodes(await backend.episodes())
@@ -256,7 +255,7 @@ async def find_in_past(app: MeasuredTui) -> float:
 
 
 async def idle_cpu(app: MeasuredTui, pane: str, seconds: float) -> float:
-    """Return the share of one core, in percent, that the screen takes with a pane in view."""
+    """Return the app's share of one core in percent, with a pane in view."""
     screen = app.screen
     assert isinstance(screen, MainScreen)
     screen.press("prompt_enter" if pane == "prompt" else f"pane_{pane}")
@@ -267,7 +266,7 @@ async def idle_cpu(app: MeasuredTui, pane: str, seconds: float) -> float:
 
 
 async def headless(quick: bool) -> dict[str, Any]:
-    """Return everything that is measured within the event loop."""
+    """Return the figures that are measured in the app's event loop."""
     stream_s, idle_s = (3.0, 2.0) if quick else (10.0, 30.0)
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -280,7 +279,7 @@ async def headless(quick: bool) -> dict[str, Any]:
             app.screen.press("prompt_enter")  # type: ignore[attr-defined]
             result["stream"] = await measure_stream(app, "hello", stream_s)
             async with Stalls() as opening:
-                await give_past(app, backend)
+                await add_past(app, backend)
                 await asyncio.sleep(2.0)
             result["open_past_stall_ms"] = round(opening.worst_s * 1000, 1)
             result["find_in_past_ms"] = await find_in_past(app)
@@ -296,7 +295,7 @@ async def headless(quick: bool) -> dict[str, Any]:
 
 
 def in_terminal(quick: bool) -> dict[str, Any]:
-    """Return what is measured from outside, over a pseudo terminal."""
+    """Return the figures that are measured from outside, through a pseudo terminal."""
     stream_s = 3.0 if quick else 10.0
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
@@ -355,9 +354,9 @@ def key_in_terminal(view: Terminal) -> float:
 
 
 def echo_in_terminal(view: Terminal) -> float:
-    """Return the seconds until a typed character is seen among all that is written.
+    """Return the seconds until a typed character is written to the terminal.
 
-    The letter is one that the streamed words do not have.
+    The streamed text does not contain this character.
     """
     view.output = ""  # a long text would be slow to add to
     began = time.monotonic()
@@ -385,7 +384,7 @@ def outside_cpu(view: Terminal, process: psutil.Process, seconds: float) -> floa
 
 
 def help_ms() -> float:
-    """Return the CPU time of ``hermes-tui --help``: what it takes on a quiet machine."""
+    """Return the CPU time of ``hermes-tui --help``, in milliseconds."""
     took = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -403,7 +402,7 @@ def help_ms() -> float:
 
 
 def targets_of(result: dict[str, Any]) -> list[Target]:
-    """Return what was aimed at, beside what was reached."""
+    """Return the targets with the values reached."""
     targets = [at_most("--help, CPU ms", result["help_cpu_ms"], 300)]
     if inside := result.get("headless"):
         for name, label in (("stream", "empty"), ("stream_after_past", "long past")):
@@ -433,7 +432,7 @@ def show(result: dict[str, Any], indent: str = "") -> None:
 
 
 def main() -> None:
-    """Run the benchmark, or be the app in its terminal."""
+    """Run the benchmark, or the app in its terminal."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="shorter streams and idle times")
     parser.add_argument("--pty", action="store_true", help="only what a terminal sees")
