@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from hermes_tui_common.errors import ConfigError, HermesTuiError, ServiceError, StackError
+from hermes_tui_common.errors import ConfigError, HermesTuiError, StackError, UnreachableError
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -40,7 +40,7 @@ class AlreadyRunningError(StackError):
         self.pid = pid
 
 
-class NotRunningError(ServiceError):
+class NotRunningError(UnreachableError):
     """No supervisor serves the run directory."""
 
     def __init__(self, run_dir: str) -> None:

@@ -8,7 +8,7 @@ import logging
 from hermes_tui.core.changes import LogGrew
 from hermes_tui.core.context import ViewContext
 from hermes_tui.core.log_buffer import LogLines
-from hermes_tui_common.errors import ApiError, HermesTuiError
+from hermes_tui_common.errors import HermesTuiError, RefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class LogReader:
         while True:
             try:
                 await self._read(process)
-            except ApiError as error:
+            except RefusedError as error:
                 self._notifier.say(str(error), "error")
                 return
             except HermesTuiError as error:

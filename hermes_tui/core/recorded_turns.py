@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from hermes_tui.core.changes import ChatTurn, ToolPart
 from hermes_tui.core.models import CompletionRow, EpisodeDetail, Wire
+from hermes_tui_common.openai import message_text
 from hermes_tui_services.api.client import PastTurn
 
 
@@ -138,12 +138,3 @@ def measure(turn: ChatTurn, completions: Sequence[CompletionRow]) -> None:
     reasons = [completion.untrainable_reason for completion in completions]
     turn.untrainable = tuple(reason for reason in reasons if reason)
     turn.num_trainable = reasons.count("")
-
-
-def message_text(message: Wire) -> str:
-    """Return the text of an OpenAI message, whose content is a string or a list of parts."""
-    content: Any = message.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, (list, tuple)) else ()
-    return "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))

@@ -14,8 +14,8 @@ from hermes_tui.config.paths import RunDir
 from hermes_tui.config.secrets import read_keys
 from hermes_tui.core.errors import NotRunningError
 from hermes_tui.core.stack_status import StackStatus, SystemSample
-from hermes_tui_common.errors import ServiceError
-from hermes_tui_common.http import api_error_from, iter_sse
+from hermes_tui_common.errors import UnreachableError
+from hermes_tui_common.http import iter_sse, require_ok
 
 _QUICK_S = 10.0
 """Deadline of a request that only reads."""
@@ -27,7 +27,10 @@ Event = dict[str, Any]
 
 
 class ControlClient:
-    """One supervisor's control API; use it as an async context manager, or ``aclose()`` it."""
+    """One supervisor's control API; use it as an async context manager, or ``aclose()`` it.
+
+    Raises: UnreachableError, RefusedError: from any method that asks it.
+    """
 
     def __init__(self, url: str, key: str) -> None:
         self.url = url
@@ -82,7 +85,7 @@ class ControlClient:
 
         Ends when the supervisor goes away.
 
-        Raises: ServiceError: it could not be reached.
+        Raises: UnreachableError.
         """
         async with aclosing(self._stream("/events", {"after": str(after)})) as stream:
             async for event in stream:
@@ -91,7 +94,7 @@ class ControlClient:
     async def logs(self, name: str, tail: int = 200) -> list[str]:
         """Return the last lines of a process's log.
 
-        Raises: ApiError: 404, there is no such process.
+        Raises: RefusedError: 404, there is no such process.
         """
         body = await self._json("GET", f"/services/{name}/logs", params={"tail": str(tail)})
         return [str(line) for line in body["lines"]]
@@ -132,17 +135,14 @@ class ControlClient:
             )
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
-        if answer.is_error:
-            raise api_error_from(answer)
+        await require_ok(answer)
         return answer.json()
 
     async def _stream(self, path: str, params: dict[str, str]) -> AsyncGenerator[Any, None]:
         timeout = httpx.Timeout(_QUICK_S, read=None)
         try:
             async with self._http.stream("GET", path, params=params, timeout=timeout) as answer:
-                if answer.is_error:
-                    await answer.aread()
-                    raise api_error_from(answer)
+                await require_ok(answer)
                 async for event in iter_sse(answer):
                     yield event.json()
         except (httpx.RemoteProtocolError, httpx.ReadError):
@@ -150,5 +150,5 @@ class ControlClient:
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 
-    def _unreachable(self, error: httpx.HTTPError) -> ServiceError:
-        return ServiceError(f"supervisor at {self.url} does not answer ({type(error).__name__})")
+    def _unreachable(self, error: httpx.HTTPError) -> UnreachableError:
+        return UnreachableError.of(f"the supervisor at {self.url}", error)

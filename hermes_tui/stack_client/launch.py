@@ -17,7 +17,7 @@ from hermes_tui.core.stack_status import SUPERVISOR, ProcessState
 from hermes_tui.stack_client.control import ControlClient, Event
 from hermes_tui.supervisor.lock import lock_owner
 from hermes_tui.supervisor.logs import tail_lines
-from hermes_tui_common.errors import ServiceError, StackError
+from hermes_tui_common.errors import StackError, UnreachableError
 from hermes_tui_common.serving import write_private
 
 CONTROL_TIMEOUT_S = 30.0
@@ -89,7 +89,7 @@ async def stop_supervisor(run_dir: RunDir, stop_timeout_s: float) -> None:
     try:
         async with ControlClient.of(run_dir) as client:
             await client.shutdown()
-    except ServiceError:  # its API is not up, or no longer: the signal means the same
+    except UnreachableError:  # its API is not up, or no longer: the signal means the same
         os.kill(pid, signal.SIGTERM)
     await _wait_gone(run_dir, stop_timeout_s + _STOP_MARGIN_S)
 
@@ -107,7 +107,7 @@ async def _wait_stopping(run_dir: RunDir, config: Config) -> None:
     try:
         async with await find_supervisor(run_dir) as client:
             status = await client.status()
-    except ServiceError:
+    except UnreachableError:
         return
     if status.state in (ProcessState.STOPPING, ProcessState.STOPPED):
         await _wait_gone(run_dir, config.run.stop_timeout_s + _STOP_MARGIN_S)
@@ -142,7 +142,7 @@ async def _connect(run_dir: RunDir, started: subprocess.Popen[bytes] | None) -> 
     while True:
         try:
             return await find_supervisor(run_dir)
-        except ServiceError as error:
+        except UnreachableError as error:
             if asyncio.get_running_loop().time() > deadline:
                 raise StackError(f"supervisor: {error}; see {run_dir.serve_output}") from error
         code = started.poll() if started else None

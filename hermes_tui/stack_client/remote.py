@@ -34,7 +34,7 @@ from hermes_tui.core.models import (
 from hermes_tui.core.stack_status import StackStatus, SystemSample
 from hermes_tui.stack_client.control import ControlClient
 from hermes_tui.stack_client.launch import ensure_supervisor, find_supervisor, stop_supervisor
-from hermes_tui_common.errors import RefusedError, ServiceError
+from hermes_tui_common.errors import RefusedError, ServiceError, UnreachableError
 from hermes_tui_services.api.client import AgentClient, PastTurn
 from hermes_tui_services.api.events import TurnEvent
 from hermes_tui_training.api.client import InferenceClient
@@ -349,7 +349,7 @@ def _write_episode(record: EpisodeRecord, path: Path) -> int:
 async def _answers(control: ControlClient) -> bool:
     try:
         await control.status()
-    except ServiceError:
+    except UnreachableError:
         return False
     return True
 

@@ -19,7 +19,19 @@ class StackError(HermesTuiError):
 
 
 class ServiceError(HermesTuiError):
-    """Another process answered with an error, or did not answer."""
+    """Another process answered with an error, or did not answer.
+
+    What every HTTP client of ours raises; RefusedError and UnreachableError say which it was.
+    """
+
+
+class UnreachableError(ServiceError):
+    """Another process does not answer."""
+
+    @classmethod
+    def of(cls, service: str, cause: Exception) -> UnreachableError:
+        """Return the error of a service that did not answer because of ``cause``."""
+        return cls(f"{service} does not answer: {cause_of(cause)}")
 
 
 class TrainingError(HermesTuiError):
@@ -27,7 +39,7 @@ class TrainingError(HermesTuiError):
 
 
 class ApiError(HermesTuiError):
-    """An HTTP error answer in OpenAI's shape.
+    """The error with which a server answers a request, in OpenAI's shape.
 
     Args:
         status: HTTP status code.
@@ -82,6 +94,11 @@ class RefusedError(ServiceError):
         self.status = error.status
         self.code = error.code
         self.param = error.param
+
+
+def cause_of(error: Exception) -> str:
+    """Return what a failed call died of, in a few words."""
+    return str(error) or type(error).__name__
 
 
 _INVALID = "invalid_request_error"

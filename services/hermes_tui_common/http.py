@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from hermes_tui_common.errors import ApiError
+from hermes_tui_common.errors import ApiError, RefusedError
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model")
@@ -179,6 +179,13 @@ async def iter_sse(response: httpx.Response) -> AsyncIterator[SseEvent]:
             event = value
         elif name == "id":
             event_id = value
+
+
+async def require_ok(response: httpx.Response) -> None:
+    """Let an answer pass that is no error. Raises: RefusedError: what it says."""
+    if not response.is_success:
+        await response.aread()
+        raise RefusedError(api_error_from(response))
 
 
 def api_error_from(response: httpx.Response) -> ApiError:

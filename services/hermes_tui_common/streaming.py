@@ -1,5 +1,5 @@
-"""What the roles of the agent service share as servers: the key check, session keys in paths,
-live answers that notice when their reader leaves, and turns one after another.
+"""What servers that stream share: the key check, session keys in paths, answers that end when their
+reader leaves, and one task at a time for each key.
 """
 
 from __future__ import annotations
@@ -189,8 +189,3 @@ def peer_client(admin_key: str) -> httpx.AsyncClient:
         ),
         trust_env=False,
     )
-
-
-def cause_of(error: Exception) -> str:
-    """Return what a failed call to another role died of, in a few words."""
-    return str(error) or type(error).__name__

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import httpx
 
-from hermes_tui_common.errors import RefusedError, ServiceError
-from hermes_tui_common.http import api_error_from, iter_sse
+from hermes_tui_common.errors import ServiceError, UnreachableError
+from hermes_tui_common.http import iter_sse, require_ok
 from hermes_tui_services.api.events import TurnEnd, TurnEvent, event_from_response
 from hermes_tui_services.api.protocol import SESSION_KEY_HEADER, path_key
 
@@ -191,9 +191,8 @@ class AgentClient:
                 timeout=CALL_TIMEOUT_S,
             )
         except httpx.TransportError as error:
-            raise self._gone(error) from error
-        if answer.status_code != 200:
-            raise RefusedError(api_error_from(answer))
+            raise self._unreachable(error) from error
+        await require_ok(answer)
         result: dict[str, Any] = answer.json()
         return result
 
@@ -210,9 +209,7 @@ class AgentClient:
             async with self._client.stream(
                 method, f"{self._url}{path}", json=body, headers=all_headers
             ) as answer:
-                if answer.status_code != 200:
-                    await answer.aread()
-                    raise RefusedError(api_error_from(answer))
+                await require_ok(answer)
                 async for sent in iter_sse(answer):
                     event = event_from_response(sent.json())
                     if event is not None:
@@ -220,9 +217,8 @@ class AgentClient:
                     if isinstance(event, TurnEnd):
                         return
         except httpx.TransportError as error:
-            raise self._gone(error) from error
-        raise ServiceError(f"The agent gateway at {self._url} ended the turn without a result.")
+            raise self._unreachable(error) from error
+        raise ServiceError(f"the agent gateway at {self._url} ended the turn without a result")
 
-    def _gone(self, error: Exception) -> ServiceError:
-        cause = str(error) or type(error).__name__
-        return ServiceError(f"The agent gateway at {self._url} does not answer: {cause}.")
+    def _unreachable(self, error: Exception) -> UnreachableError:
+        return UnreachableError.of(f"the agent gateway at {self._url}", error)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hermes_tui_common.errors import StackError
+from hermes_tui_common.migrations import NewerSchemaError, migrate
 from hermes_tui_services.api.protocol import ChatMessage, Upstream
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ _MIGRATIONS = (
     CREATE INDEX idempotency_keys_of_turn ON idempotency_keys (turn_id);
     """,
 )
-"""Entry N takes the schema from ``user_version`` N to N + 1."""
+"""Entry N takes a file from ``user_version`` N to N + 1; entries never change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,8 @@ class ConversationStore:
         """
         try:
             self._db = await self._call(lambda: _open(self._path))
+        except NewerSchemaError as error:
+            raise StackError(f"the database {self._path} {error}") from error
         except (OSError, sqlite3.Error) as error:
             raise StackError(f"{self._path}: {error}") from error
 
@@ -271,17 +274,7 @@ def _prepare(db: sqlite3.Connection) -> None:
     # What was acknowledged survives a power cut too: each commit is one fsync of the WAL.
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA foreign_keys = ON")
-    db.execute("BEGIN IMMEDIATE")
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version > len(_MIGRATIONS):
-        raise sqlite3.DatabaseError(
-            f"its schema is version {version}, newer than this program's {len(_MIGRATIONS)}"
-        )
-    for migration in _MIGRATIONS[version:]:
-        for statement in filter(str.strip, migration.split(";")):
-            db.execute(statement)
-    db.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
-    db.execute("COMMIT")
+    migrate(db, _MIGRATIONS)
 
 
 def _use_wal(db: sqlite3.Connection) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import httpx
 
-from hermes_tui_common.errors import ApiError
+from hermes_tui_common.errors import ApiError, cause_of
 from hermes_tui_common.http import api_error_from, iter_sse
-from hermes_tui_common.streaming import CALL_TIMEOUT_S, KeyedLocks, cause_of
+from hermes_tui_common.streaming import CALL_TIMEOUT_S, KeyedLocks
 from hermes_tui_services.api.events import TurnEvent, TurnFailed, TurnStarted, event_from_json
 from hermes_tui_services.api.protocol import (
     PROXY_UNAVAILABLE,

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from starlette.requests import Request
 
 from hermes_tui_common.errors import ApiError
+from hermes_tui_common.openai import content_text
 from hermes_tui_services.api.agent import UPSTREAM_KEY
 from hermes_tui_services.api.protocol import (
     SESSION_KEY_HEADERS,
@@ -23,6 +24,7 @@ from hermes_tui_services.api.protocol import (
 _RESERVED = (UPSTREAM_KEY, "inf_model", "instructions", "sampling", "tools")
 """Names in a turn's metadata that the service sets itself."""
 
+_TEXT_PARTS = ("input_text", "output_text", "text")
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -223,20 +225,7 @@ def _input_text(given: str | list[dict[str, Any]]) -> tuple[str, list[str]]:
 
 
 def _text(content: object, where: str) -> str:
-    """Return the text of a message's content: a string, or a list of text parts."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise ApiError(400, f"{where}: content must be text or a list of parts.", param=where)
-    texts: list[str] = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        if kind not in ("input_text", "output_text", "text"):
-            raise ApiError(400, f"{where}: a part of type '{kind}' is not supported.", param=where)
-        texts.append(str(part.get("text", "")))
-    return "\n".join(texts)
+    return content_text(content or "", f"{where}.content", kinds=_TEXT_PARTS, separator="\n")
 
 
 def session_key_of(request: Request, *, kind: str, model: str, user: str) -> str | None:

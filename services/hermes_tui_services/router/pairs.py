@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from hermes_tui_common.errors import ApiError
-from hermes_tui_common.streaming import cause_of
+from hermes_tui_common.errors import ApiError, cause_of
 from hermes_tui_services.api.protocol import RegisterBody
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from hermes_tui.core.stack_status import ProcessState
 from hermes_tui.stack_client.control import ControlClient
 from hermes_tui.stack_client.launch import find_supervisor, stop_supervisor
 from hermes_tui.supervisor.lock import lock_owner
-from hermes_tui_common.errors import ApiError
+from hermes_tui_common.errors import RefusedError
 
 
 def test_ready_line_then_sigterm(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ class TestControlApi:
                 followed.append(line)
                 if "ready role=worker-0" in line:
                     break
-            with pytest.raises(ApiError, match="no process 'nope'"):
+            with pytest.raises(RefusedError, match="no process 'nope'"):
                 await client.restart("nope")
         assert status.state is ProcessState.READY
         assert status.pid == served.process.pid

@@ -34,7 +34,7 @@ from hermes_tui.tui.widgets.plot import Course
 from hermes_tui.tui.widgets.system_pane import branches, describe_machine
 from hermes_tui.tui.widgets.training_text import canaries, next_step, waits_for
 from hermes_tui.tui.widgets.unread_bar import NewBelow
-from hermes_tui_common.errors import ApiError, HermesTuiError
+from hermes_tui_common.errors import ApiError, HermesTuiError, RefusedError
 
 
 def text_of(pilot: Pilot[None], place: str) -> str:
@@ -407,7 +407,7 @@ async def test_a_log_that_is_gone_is_said_once(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
     async with running(app) as pilot:
         view = await opened(pilot, backend, 3)
-        backend.log_error = ApiError(404, "There is no process 'worker-9'.")
+        backend.log_error = RefusedError(ApiError(404, "There is no process 'worker-9'."))
         await pilot.press("p", "down", "enter")
         await until(pilot, lambda: any("no process" in text for text in notices(app)))
         backend.log_error = HermesTuiError("the supervisor does not answer")

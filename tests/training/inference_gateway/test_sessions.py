@@ -14,8 +14,8 @@ import pytest
 from fakes.engine import FakeEngine, encode, says
 from fakes.inference import ADMIN_KEY, Gateway, running_gateway, until
 
-from hermes_tui_common.errors import RefusedError
-from hermes_tui_training.api.client import InferenceClient, UnreachableError
+from hermes_tui_common.errors import RefusedError, UnreachableError
+from hermes_tui_training.api.client import InferenceClient
 from hermes_tui_training.api.config import InferenceGatewayConfig, TrainingConfig
 from hermes_tui_training.api.types import Event, TrainedCompletion
 

@@ -11,8 +11,8 @@ from typing import Any, Generic, Self, TypeVar
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from hermes_tui_common.errors import ApiError, RefusedError, ServiceError
-from hermes_tui_common.http import api_error_from, iter_sse
+from hermes_tui_common.errors import ApiError, RefusedError, ServiceError, UnreachableError
+from hermes_tui_common.http import iter_sse, require_ok
 from hermes_tui_training.api.protocol import (
     Body,
     EndSession,
@@ -54,10 +54,6 @@ class _Rows(BaseModel, Generic[Row]):
     """A list, as OpenAI wraps it."""
 
     data: list[Row]
-
-
-class UnreachableError(ServiceError):
-    """The inference gateway does not answer."""
 
 
 class InferenceClient:
@@ -249,7 +245,7 @@ class InferenceClient:
         async with self._http.stream(
             "GET", "/rl/events", params=parameters, timeout=_EVENTS_TIMEOUT
         ) as response:
-            await _require_ok(response)
+            await require_ok(response)
             async for message in iter_sse(response):
                 yield _parsed(_EVENT, message.json())
 
@@ -282,7 +278,7 @@ class InferenceClient:
                 headers={"Authorization": f"Bearer {session_key}"},
                 timeout=_CHAT_TIMEOUT,
             ) as response:
-                await _require_ok(response)
+                await require_ok(response)
                 async for message in iter_sse(response):
                     if message.data == "[DONE]":
                         return
@@ -333,7 +329,7 @@ class InferenceClient:
             )
         except httpx.HTTPError as error:
             raise _unreachable(error) from error
-        await _require_ok(response)
+        await require_ok(response)
         return response
 
 
@@ -358,12 +354,4 @@ def _api_error(status: int, error: Mapping[str, Any]) -> ApiError:
 
 
 def _unreachable(error: httpx.HTTPError) -> UnreachableError:
-    detail = str(error) or type(error).__name__
-    return UnreachableError(f"the inference gateway does not answer: {detail}")
-
-
-async def _require_ok(response: httpx.Response) -> None:
-    if response.is_success:
-        return
-    await response.aread()
-    raise RefusedError(api_error_from(response))
+    return UnreachableError.of("the inference gateway", error)

@@ -29,7 +29,7 @@ from renderers.base import (
 from renderers.configs import BaseRendererConfig
 
 from hermes_tui_common.errors import ConfigError
-from hermes_tui_training.chat_template.prefix_match import text_of
+from hermes_tui_common.openai import message_text
 from hermes_tui_training.chat_template.reply_parser import Reply, parse_reply, write_call
 
 START = "<|im_start|>"
@@ -136,7 +136,7 @@ class ChatMLRenderer:
         """Return the system message's text with the tools in it, and the other messages."""
         text, rest = self.config.default_system_prompt, messages
         if messages and messages[0]["role"] == "system":
-            text, rest = text_of(messages[0]), messages[1:]
+            text, rest = message_text(messages[0]), messages[1:]
         if not tools:
             return text, rest
         listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
@@ -226,7 +226,7 @@ def _rendered(
 
 def _body(message: Message) -> str:
     """Return the text between a message's role and its end."""
-    text = text_of(message)
+    text = message_text(message)
     if message["role"] == "tool":
         return f"<tool_response>\n{text}\n</tool_response>"
     calls = [_call_text(call) for call in message.get("tool_calls") or ()]

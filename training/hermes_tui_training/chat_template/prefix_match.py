@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_tui_common.openai import message_text
 from hermes_tui_training.api.types import Completion, CompletionKind
 from hermes_tui_training.chat_template.reply_parser import without_markup
 
@@ -38,14 +39,6 @@ _AUX = re.compile(rf"(\A|\n\n)({'|'.join(re.escape(text) for text in _AUX_OPENIN
 """Matches them also after a message of the user: Hermes merges neighbouring user messages."""
 
 
-def text_of(message: Mapping[str, Any]) -> str:
-    """Return a message's text: parts are joined, None becomes an empty text."""
-    content = message.get("content")
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "".join(part["text"] for part in content)
-
-
 def canonical(messages: Sequence[Mapping[str, Any]], *, base: Canonical = ()) -> Canonical:
     """Return messages in the canonical form: the part that clients send back unchanged.
 
@@ -55,7 +48,7 @@ def canonical(messages: Sequence[Mapping[str, Any]], *, base: Canonical = ()) ->
     """
     result = list(base)
     for message in messages:
-        role, text = message["role"], text_of(message)
+        role, text = message["role"], message_text(message)
         if role == "assistant":
             text = without_markup(text)
         calls = [part for call in message.get("tool_calls") or () for part in _call(call)]
@@ -194,7 +187,7 @@ def completion_kind(messages: Sequence[Mapping[str, Any]]) -> CompletionKind:
     A raw prompt, which has no messages, is a turn.
     """
     last = messages[-1] if messages else {"role": ""}
-    if last["role"] == "user" and _AUX.search(text_of(last).lstrip()):
+    if last["role"] == "user" and _AUX.search(message_text(last).lstrip()):
         return "aux"
     return "turn"
 

@@ -18,6 +18,7 @@ from renderers.reasoning import prompt_ends_in_reasoning
 from transformers import PreTrainedTokenizerFast
 
 from hermes_tui_common.errors import ApiError, ConfigError
+from hermes_tui_common.openai import message_text
 from hermes_tui_training.api.config import ModelConfig
 from hermes_tui_training.chat_template.chatml import ChatMLRenderer, ChatMLRendererConfig
 from hermes_tui_training.chat_template.detokenizer import TokenTexts
@@ -28,7 +29,6 @@ from hermes_tui_training.chat_template.prefix_match import (
     canonical_request,
     context_key,
     shared_length,
-    text_of,
     why_broken,
 )
 from hermes_tui_training.chat_template.reply_stream import ReplyStream
@@ -482,5 +482,5 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message with the keys that renderers support, its content as one string."""
     kept = ("tool_calls", "tool_call_id", "name", "reasoning_content")
     role = "system" if message["role"] == "developer" else message["role"]
-    plain = {"role": role, "content": text_of(message)}
+    plain = {"role": role, "content": message_text(message)}
     return plain | {key: message[key] for key in kept if message.get(key)}

@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import SseResponse
+from hermes_tui_common.streaming import disconnected
 from hermes_tui_training.api.types import Session
 from hermes_tui_training.inference_gateway.apis.base import Shapes, ShapesFactory
 from hermes_tui_training.inference_gateway.completion_run import CompletionRun, Outcome, Piece
@@ -20,7 +21,7 @@ from hermes_tui_training.inference_gateway.sampling_plan import Plan
 
 async def begin(
     request: Request, session: Session, plan: Plan, shapes: ShapesFactory
-) -> LiveResponse:
+) -> CompletionResponse:
     """Begin a completion and return what will answer it: the one way to a recorded completion.
 
     Raises: ApiError: see ``CompletionRun.begin``.
@@ -29,10 +30,10 @@ async def begin(
     run = CompletionRun(services, session, plan)
     await run.begin()
     made = shapes(run, model=services.config.model.path, token_text=services.chat.token_texts.alone)
-    return LiveResponse(run, made)
+    return CompletionResponse(run, made)
 
 
-class LiveResponse(Response):
+class CompletionResponse(Response):
     """A completion's answer, JSON or event stream; a client that leaves ends the completion.
 
     The completion does not wait for a slow client: its outcome is recorded when it is there, and
@@ -50,7 +51,7 @@ class LiveResponse(Response):
         async with self._run.registered(), asyncio.TaskGroup() as group:
             sampling = group.create_task(self._sample(), name="sample")
             answering = group.create_task(self._answer(scope, send), name="answer")
-            leaving = group.create_task(_disconnected(receive), name="disconnect")
+            leaving = group.create_task(disconnected(receive), name="disconnect")
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
             self._run.client_left |= leaving.done()
             for task in (sampling, answering, leaving):
@@ -104,9 +105,3 @@ async def _never() -> Message:
     """Receive nothing: whether the client left is watched elsewhere."""
     await asyncio.Event().wait()
     raise AssertionError("unreachable")
-
-
-async def _disconnected(receive: Receive) -> None:
-    """Return when the client has gone; the body has been read before."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hermes_tui_common.errors import ConfigError
+from hermes_tui_common.migrations import NewerSchemaError, migrate, schema_version
 
 logger = logging.getLogger(__name__)
 
@@ -176,8 +177,10 @@ class Database:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = FULL")
                 self._connection.execute("PRAGMA foreign_keys = ON")
-                self._migrate()
+                migrate(self._connection, MIGRATIONS)
                 failed.pop_all()
+        except NewerSchemaError as error:
+            raise ConfigError(f"the database {path} {error}") from error
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"cannot open the database {path}: {error}") from error
 
@@ -193,7 +196,7 @@ class Database:
         with ExitStack() as failed:
             failed.callback(connection.close)
             connection.row_factory = sqlite3.Row
-            version = self._version(connection)
+            version = schema_version(connection, MIGRATIONS)
             if version < len(MIGRATIONS):
                 raise ConfigError(
                     f"the database {self.path} was made by an older version of this program "
@@ -202,25 +205,6 @@ class Database:
                 )
             failed.pop_all()
         return connection
-
-    def _version(self, connection: sqlite3.Connection) -> int:
-        """Return the file's format. Raises: ConfigError: it is newer than this program."""
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > len(MIGRATIONS):
-            raise ConfigError(
-                f"the database {self.path} was made by a newer version of this program "
-                f"(its format is {version}, this program knows {len(MIGRATIONS)}); "
-                "update, or set run.dir to another directory"
-            )
-        return int(version)
-
-    def _migrate(self) -> None:
-        version = self._version(self._connection)
-        for number in range(version, len(MIGRATIONS)):
-            # executescript commits on its own, so the transaction is part of the script.
-            self._connection.executescript(
-                f"BEGIN IMMEDIATE; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;"
-            )
 
     @contextmanager
     def transaction(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from hermes_tui_common.openai import content_text
 from hermes_tui_training.api.protocol import Body, ChatRequest
 from hermes_tui_training.inference_gateway.sampling_plan import (
     Neutral,
@@ -180,16 +181,5 @@ def _result(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
-def _text(content: Any, where: str) -> str:
-    """Return a text, or the texts of a list of blocks."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise bad(where, "must be a text or a list of text blocks")
-    texts = []
-    for index, block in enumerate(content):
-        kind = block.get("type") if isinstance(block, Mapping) else type(block).__name__
-        if kind != "text":
-            raise bad(f"{where}[{index}]", f"is {kind!r}; only text blocks are supported")
-        texts.append(text_of(block, "text", f"{where}[{index}]"))
-    return "\n\n".join(texts)
+def _text(content: object, where: str) -> str:
+    return content_text(content, where, separator="\n\n")

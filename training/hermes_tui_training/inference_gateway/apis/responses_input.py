@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from hermes_tui_common.openai import content_text
 from hermes_tui_training.api.protocol import Body, ChatRequest
 from hermes_tui_training.inference_gateway.sampling_plan import (
     Neutral,
@@ -176,17 +177,5 @@ def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return messages[-1]
 
 
-def _text(content: Any, where: str) -> str:
-    """Return a text, or the texts of a list of parts."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise bad(where, "must be a text or a list of text parts")
-    return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
-
-
-def _part(part: Any, where: str) -> str:
-    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    if kind not in _TEXT_PARTS:
-        raise bad(where, f"is {kind!r}; only text parts are supported")
-    return text_of(part, "text", where)
+def _text(content: object, where: str) -> str:
+    return content_text(content, where, kinds=_TEXT_PARTS)
