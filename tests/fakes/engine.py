@@ -170,15 +170,11 @@ class FakeEngine:
 
 
 class FakeOrchestrator:
-    """Trains nothing; remembers that it was woken."""
+    """Trains nothing; answers as it was told."""
 
     def __init__(self) -> None:
         self.paused_reason: str | None = None
-        self.num_wakes = 0
         self.rollback_answer: dict[str, Any] | Exception = {"step": 3, "policy_version": 3}
-
-    def wake(self) -> None:
-        self.num_wakes += 1
 
     async def pause(self, reason: str) -> None:
         self.paused_reason = reason

@@ -8,7 +8,7 @@ from fakes.episodes import make_completion, make_episode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_tui_training.algorithm.samples import segments, training_samples
+from hermes_tui_training.algorithm.samples import flatten, segments, training_samples
 from hermes_tui_training.api.types import Completion
 
 
@@ -111,3 +111,13 @@ def test_samples_hold_exactly_what_was_given_and_sampled(turns: list[_Turn]) -> 
             seen.add(span.completion_id)
         assert sum(sample.loss_mask) == sample.num_trainable_tokens
     assert seen == set(by_id)
+
+
+def test_a_flat_sequence_marks_what_is_trained_and_tells_all_that_was_sampled() -> None:
+    first = make_completion("c1", (1, 2), (3, 4), version=5)
+    second = make_completion("c2", (1, 2, 3, 4, 9), (6,), version=7, logprobs=(-2.0,))
+    flat = flatten([first, second], {"c2"})
+    assert flat.token_ids == (1, 2, 3, 4, 9, 6)
+    assert flat.loss_mask == (False, False, False, False, False, True)
+    assert flat.logprobs == (0.0, 0.0, -1.0, -1.125, 0.0, -2.0)
+    assert flat.policy_versions == (-1, -1, 5, 5, -1, 7)

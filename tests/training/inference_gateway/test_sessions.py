@@ -196,7 +196,8 @@ async def test_a_reward_is_taken(gateway: Gateway) -> None:
         "reward": 1.0,
     }
     assert (episode["state"], episode["reward"]) == ("scored", 1.0)
-    assert gateway.orchestrator.num_wakes == 1
+    kinds = [event.kind for event in gateway.store.events.stored()]
+    assert kinds.count("episode.scored") == 1, "which wakes the trainer's loop"
     again = await gateway.call("POST", "/rl/set_reward", {"reward": -0.5}, key=key)
     assert again.json()["ready_transition"] is False
     log = (await gateway.episode(session_id))["reward_log"]

@@ -13,7 +13,7 @@ Shape legend: T tokens of one sample.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from hermes_tui_training.api.types import Completion, Episode
@@ -115,37 +115,71 @@ def training_samples(episode: Episode, advantages: Mapping[str, float]) -> list[
     return samples
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatSequence:
+    """A run of completions that continue each other, as one sequence."""
+
+    token_ids: tuple[int, ...]
+    """[T] the last prompt and its sampled tokens."""
+    loss_mask: tuple[bool, ...]
+    """[T] true on sampled tokens of the completions to train."""
+    logprobs: tuple[float, ...]
+    """[T] natural log, as sampled; 0.0 on tokens that none of the completions sampled."""
+    policy_versions: tuple[int, ...]
+    """[T] version that sampled the token; -1 on tokens that none of the completions sampled."""
+
+
+def flatten(completions: Sequence[Completion], trained_ids: Container[str]) -> FlatSequence:
+    """Return completions as one sequence.
+
+    Args:
+        completions: of one segment, in order, at least one.
+        trained_ids: ids of the completions whose tokens the loss is on.
+    """
+    token_ids = completions[-1].prompt_token_ids + completions[-1].token_ids
+    length = len(token_ids)
+    loss_mask = [False] * length
+    logprobs, policy_versions = [0.0] * length, [-1] * length
+    for completion in completions:
+        where = sampled_slice(completion)
+        loss_mask[where] = [completion.completion_id in trained_ids] * len(completion.token_ids)
+        logprobs[where] = completion.logprobs
+        policy_versions[where] = completion.policy_versions
+    return FlatSequence(
+        token_ids=token_ids,
+        loss_mask=tuple(loss_mask),
+        logprobs=tuple(logprobs),
+        policy_versions=tuple(policy_versions),
+    )
+
+
+def sampled_slice(completion: Completion) -> slice:
+    """Return where a completion's sampled tokens lie in the sequence of its segment."""
+    start = len(completion.prompt_token_ids)
+    return slice(start, start + len(completion.token_ids))
+
+
 def _sample(
     episode_id: str, trained: Sequence[Completion], advantages: Mapping[str, float]
 ) -> TrainingSample:
     """Return one sample; it ends with the last trained token, what follows has no influence."""
-    token_ids = trained[-1].prompt_token_ids + trained[-1].token_ids
-    length = len(token_ids)
-    loss_mask = [False] * length
-    behavior_logprobs, policy_versions = [0.0] * length, [-1] * length
-    spans = []
-    for completion in trained:
-        start, num_tokens = len(completion.prompt_token_ids), len(completion.token_ids)
-        where = slice(start, start + num_tokens)
-        loss_mask[where] = [True] * num_tokens
-        behavior_logprobs[where] = completion.logprobs
-        policy_versions[where] = completion.policy_versions
-        spans.append(
+    flat = flatten(trained, advantages)
+    return TrainingSample(
+        episode_id=episode_id,
+        token_ids=flat.token_ids,
+        loss_mask=flat.loss_mask,
+        behavior_logprobs=flat.logprobs,
+        policy_versions=flat.policy_versions,
+        spans=tuple(
             SampledSpan(
                 completion_id=completion.completion_id,
-                start=start,
-                num_tokens=num_tokens,
+                start=len(completion.prompt_token_ids),
+                num_tokens=len(completion.token_ids),
                 advantage=advantages[completion.completion_id],
                 temperature=_temperature(completion),
             )
-        )
-    return TrainingSample(
-        episode_id=episode_id,
-        token_ids=token_ids,
-        loss_mask=tuple(loss_mask),
-        behavior_logprobs=tuple(behavior_logprobs),
-        policy_versions=tuple(policy_versions),
-        spans=tuple(spans),
+            for completion in trained
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hermes_tui_training.algorithm.advantages import completion_returns
-from hermes_tui_training.algorithm.samples import segments
+from hermes_tui_training.algorithm.samples import flatten, sampled_slice, segments
 from hermes_tui_training.api.types import Completion, Episode
 
 Style = Literal["individual", "concat"]
@@ -76,12 +76,6 @@ class Row:
         return self.reward is not None
 
 
-def sampled_slice(completion: Completion) -> slice:
-    """Return where a completion's sampled tokens lie in its row."""
-    start = len(completion.prompt_token_ids)
-    return slice(start, start + len(completion.token_ids))
-
-
 def rows_of(episode: Episode, options: ExportOptions) -> list[Row]:
     """Return an episode's rows, in order; completions that sampled nothing are in none."""
     returns = completion_returns(episode, options.discount) if episode.reward is not None else {}
@@ -94,22 +88,15 @@ def rows_of(episode: Episode, options: ExportOptions) -> list[Row]:
 
 
 def _row(episode: Episode, run: tuple[Completion, ...], returns: Mapping[str, float]) -> Row:
-    token_ids = [*run[-1].prompt_token_ids, *run[-1].token_ids]
-    loss_mask, versions = [0] * len(token_ids), [-1] * len(token_ids)
-    logprobs = [0.0] * len(token_ids)
-    for completion in run:
-        where = sampled_slice(completion)
-        loss_mask[where] = [int(completion.trainable)] * len(completion.token_ids)
-        logprobs[where] = completion.logprobs
-        versions[where] = completion.policy_versions
+    flat = flatten(run, {completion.completion_id for completion in run if completion.trainable})
     return Row(
         episode=episode,
         completions=run,
         returns=returns,
-        token_ids=token_ids,
-        loss_mask=loss_mask,
-        logprobs=logprobs,
-        versions=versions,
+        token_ids=list(flat.token_ids),
+        loss_mask=[int(masked) for masked in flat.loss_mask],
+        logprobs=list(flat.logprobs),
+        versions=list(flat.policy_versions),
     )
 
 

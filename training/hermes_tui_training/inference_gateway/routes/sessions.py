@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -129,15 +130,18 @@ async def set_reward(request: Request) -> Response:
     caller, services = await caller_of(request), services_of(request)
     body = await read_body(request, SetReward)
     reward = _checked_reward(body.reward, services.config.training.reward.range)
-    episode_id, completion_id = await _episode_meant(services, caller, body)
+    named = EpisodeRef(
+        session_id=body.session_id, episode_id=body.episode_id, completion_id=body.interaction_id
+    )
+    episode_id = await _episode_meant(services, caller, named)
     try:
         episode = await asyncio.to_thread(
-            services.store.rewards.set, episode_id, reward, completion_id=completion_id
+            services.store.rewards.set, episode_id, reward, completion_id=body.interaction_id
         )
     except ConflictError as error:
         raise _conflict(error) from error
+    # The event of the reward wakes the trainer's loop.
     logger.info("reward taken episode=%s reward=%s", episode_id, reward)
-    services.orchestrator.wake()
     return model_response(_reward_answer(episode, reward))
 
 
@@ -145,8 +149,8 @@ async def unset_reward(request: Request) -> Response:
     """``POST /rl/unset_reward``: take back a reward that no step has claimed."""
     caller, services = await caller_of(request), services_of(request)
     body = await read_body(request, UnsetReward)
-    meant = SetReward(reward=0.0, session_id=body.session_id, episode_id=body.episode_id)
-    episode_id, _ = await _episode_meant(services, caller, meant)
+    named = EpisodeRef(session_id=body.session_id, episode_id=body.episode_id)
+    episode_id = await _episode_meant(services, caller, named)
     try:
         episode = await asyncio.to_thread(services.store.rewards.unset, episode_id)
     except ConflictError as error:
@@ -199,24 +203,34 @@ async def _session_meant(services: Services, caller: Caller, session_id: str | N
     return session
 
 
-async def _episode_meant(
-    services: Services, caller: Caller, body: SetReward
-) -> tuple[str, str | None]:
-    """Return the episode to judge, and the completion when it alone is meant.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRef:
+    """What a request says of the episode that it means; what it gives must agree."""
+
+    session_id: str | None
+    """The episode's session; alone it means the session's newest episode."""
+    episode_id: str | None
+    """The episode."""
+    completion_id: str | None = None
+    """One of the episode's completions."""
+
+
+async def _episode_meant(services: Services, caller: Caller, named: EpisodeRef) -> str:
+    """Return the id of the episode that a request means; without a name the caller's newest one.
 
     Raises: ApiError: 400: nothing has been recorded, or nothing is named. 403, 404.
     """
     store = services.store
     try:
-        if body.interaction_id is not None:
+        if named.completion_id is not None:
             episode_id = await asyncio.to_thread(
-                store.episodes.id_of_completion, body.interaction_id
+                store.episodes.id_of_completion, named.completion_id
             )
             episode = await asyncio.to_thread(store.episodes.get, episode_id)
-        elif body.episode_id is not None:
-            episode = await asyncio.to_thread(store.episodes.get, body.episode_id)
+        elif named.episode_id is not None:
+            episode = await asyncio.to_thread(store.episodes.get, named.episode_id)
         else:
-            session = await _session_meant(services, caller, body.session_id)
+            session = await _session_meant(services, caller, named.session_id)
             newest = await asyncio.to_thread(store.episodes.newest_of, session.session_id)
             if newest is None:
                 raise ApiError(400, "No interactions in session")
@@ -225,11 +239,11 @@ async def _episode_meant(
         message = str(error)
         raise ApiError(404, f"{message[0].upper()}{message[1:]}.") from error
     caller.require_own(episode.session_id)
-    if body.session_id not in (None, episode.session_id):
+    if named.session_id not in (None, episode.session_id):
         raise ApiError(400, "'session_id' is not the episode's session.", param="session_id")
-    if body.episode_id not in (None, episode.episode_id):
+    if named.episode_id not in (None, episode.episode_id):
         raise ApiError(400, "'interaction_id' is not one of the episode's.", param="interaction_id")
-    return episode.episode_id, body.interaction_id
+    return episode.episode_id
 
 
 def _reward_answer(episode: Episode, reward: float) -> RewardAnswer:
