@@ -85,10 +85,10 @@ async def test_talk_judge_learn_stop(tmp_path: Path, run_dir: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("key", "stays"), [("d", True), ("o", False)])
 async def test_the_agent_asks_before_it_runs_what_is_dangerous(
-    tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch, key: str, stays: bool
+    tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Denied first, then allowed once."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing of ours goes by a proxy
     precious = tmp_path / "precious"
@@ -97,7 +97,8 @@ async def test_the_agent_asks_before_it_runs_what_is_dangerous(
     def script(asked: Asked) -> Reply:
         if asked.messages[-1]["role"] == "tool":
             return say("As you say.")
-        return call("terminal", {"command": f"rm -rf {precious}"})
+        call_id = f"call_{len(asked.messages)}"  # Hermes drops what has an id that was there before
+        return call("terminal", {"command": f"rm -rf {precious}"}, call_id)
 
     with upstream_running(script) as upstream:
         config = load_config(
@@ -113,15 +114,17 @@ async def test_the_agent_asks_before_it_runs_what_is_dangerous(
         app = HermesTui(Controller(RemoteBackend(config)), ScreenSettings(folder=tmp_path))
         async with app.run_test(size=(120, 40)) as pilot:
             await wait(pilot, lambda: isinstance(app.screen, MainScreen), START_S)
-            await pilot.press(*"Clean", "enter")
-            await wait(pilot, lambda: bool(app.controller.state.approval_queue), TURN_S)
-            assert precious.exists()
-            await pilot.press("ctrl+o")
-            await wait(pilot, lambda: isinstance(app.screen, ApprovalScreen), TURN_S)
-            await pilot.press(key)
-            await wait(pilot, lambda: chat(app).view.turns[-1].state == "completed", TURN_S)
-            assert chat(app).view.turns[-1].text.strip() == "As you say."
-            assert precious.exists() is stays
+            for key, stays in (("d", True), ("o", False)):
+                await pilot.press(*"Clean", "enter")
+                await wait(pilot, lambda: bool(app.controller.state.approval_queue), TURN_S)
+                assert precious.exists()
+                await pilot.press("ctrl+o")
+                await wait(pilot, lambda: isinstance(app.screen, ApprovalScreen), TURN_S)
+                await pilot.press(key)
+                await wait(pilot, lambda: chat(app).view.turns[-1].state == "completed", TURN_S)
+                assert chat(app).view.turns[-1].text.strip() == "As you say."
+                assert precious.exists() is stays
+            assert len(chat(app).view.turns) == 2
             await pilot.press("ctrl+q", "s")
             await wait(pilot, lambda: app.return_code is not None, STOP_S)
     assert app.return_code == 0
