@@ -20,7 +20,7 @@ from hermes_tui_training.chat_template.reply_parser import without_markup
 Canonical = tuple[tuple[str, ...], ...]
 """Messages as (role, text, and a name and arguments per tool call)."""
 
-_AUX_OPENINGS = (
+AUX_OPENINGS = (
     "You've reached the maximum number of tool-calling iterations allowed.",
     "[System: Your previous response was truncated",
     "[System: The previous response was cut off",
@@ -31,11 +31,13 @@ _AUX_OPENINGS = (
     "[System: You are a Hermes kanban worker.",
     "You are a summarization agent creating a context checkpoint.",
     "Review the conversation above and ",
+    "You just executed tool calls but returned an empty response.",
 )
 """Beginnings of the user messages that Hermes 0.19 writes on its own: to ask for a continuation, a
-summary, a compaction or a review. The worker switches off those that have a switch."""
+summary, a compaction or a review. The worker switches off those that have a switch. A test holds
+them against the installed hermes-agent's source."""
 
-_AUX = re.compile(rf"(\A|\n\n)({'|'.join(re.escape(text) for text in _AUX_OPENINGS)})")
+_AUX = re.compile(rf"(\A|\n\n)({'|'.join(re.escape(text) for text in AUX_OPENINGS)})")
 """Matches them also after a message of the user: Hermes merges neighbouring user messages."""
 
 

@@ -10,11 +10,22 @@ from hermes_tui_common.errors import ApiError
 from hermes_tui_services.api.agent import AgentResponse, TurnInterrupted
 from hermes_tui_services.api.protocol import ChatMessage
 
-_TRUNCATED = "truncated after"
+# hermes-agent 0.19.0 has no codes for these; a test holds the words against its source.
+
+TRUNCATED = "truncated after"
 """In Hermes' error of a reply that filled max_tokens in each of its four calls."""
 
-_STREAM_BROKE = ("cut off by a network error", "the stream timed out")
+STREAM_BROKE = ("cut off by a network error", "the stream timed out")
 """In the user messages with which Hermes asks for the rest after a broken stream."""
+
+MAX_TURNS_USED = "max_iterations_reached"
+"""Beginning of ``turn_exit_reason`` when the turn used up its model calls."""
+
+EMPTY_REPLIES = "empty_response_exhausted"
+"""``turn_exit_reason`` when the model gave nothing four times over."""
+
+COMPACTION_DISABLED = "compaction_disabled"
+"""Key of the result that is true when the conversation no longer fits the context."""
 
 _KEPT = ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning")
 
@@ -66,9 +77,9 @@ def response_of(
     if (model := result.get("model")) is not None:
         metadata["model"] = model
     reason = str(result.get("turn_exit_reason") or "")
-    if reason.startswith("max_iterations_reached"):
+    if reason.startswith(MAX_TURNS_USED):
         metadata["incomplete_details"] = {"reason": "max_turns"}
-    elif reason == "empty_response_exhausted":
+    elif reason == EMPTY_REPLIES:
         raise ApiError(502, f"The model at {upstream} gave empty replies.", code="empty_reply")
     elif result.get("failed") or not result.get("completed"):
         if not (text and _was_cut_by_length(result, messages)):
@@ -122,12 +133,12 @@ def _clean(row: Mapping[str, Any]) -> ChatMessage:
 
 
 def _was_cut_by_length(result: Mapping[str, Any], messages: Sequence[ChatMessage] | None) -> bool:
-    return _TRUNCATED in str(result.get("error")) and not _stream_broke(messages)
+    return TRUNCATED in str(result.get("error")) and not _stream_broke(messages)
 
 
 def _stream_broke(messages: Sequence[ChatMessage] | None) -> bool:
     asked = (str(row.get("content")) for row in messages or () if row.get("synthetic"))
-    return any(sign in text for text in asked for sign in _STREAM_BROKE)
+    return any(sign in text for text in asked for sign in STREAM_BROKE)
 
 
 def _failure(
@@ -139,7 +150,7 @@ def _failure(
     cause = RedactingFilter().redact(cause)  # servers quote the key that they refuse
     if _stream_broke(messages):
         cause = f"its stream broke off. {cause}"
-    if result.get("compaction_disabled") or "context_length_exceeded" in cause:
+    if result.get(COMPACTION_DISABLED) or "context_length_exceeded" in cause:
         return ApiError(
             400,
             f"The conversation no longer fits the model's context; close the session and start a "
