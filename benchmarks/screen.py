@@ -90,6 +90,7 @@ class StreamingBackend(FakeBackend):
             self.emit(
                 "completion.tokens",
                 **ids,
+                start=sent,
                 token_ids=[token.token_id for token in tokens],
                 texts=texts,
                 logprobs=[token.logprob for token in tokens],

@@ -18,7 +18,7 @@ from hermes_tui.cli.stack import show_log, show_status
 if TYPE_CHECKING:
     from hermes_tui.config.paths import RunDir
     from hermes_tui.config.settings import Config
-    from hermes_tui.stack_client.control import Event
+    from hermes_tui.core.control_api import ControlEvent
 
 _COMPONENTS = {"gateway": "agent-gateway"}
 """AReaL's names of processes that have another one here; ``proxy-N`` is ``data-proxy-N``."""
@@ -98,9 +98,11 @@ async def _launch(config: Config, service: str) -> None:
     click.echo(f"  stop:    hermes-tui agent stop --service {service}")
 
 
-def _show_event(event: Event) -> None:
-    if event["event"] == "process" and event["state"] == "ready":
-        click.echo(f"  {event['name']} is ready", err=True)
+def _show_event(event: ControlEvent) -> None:
+    from hermes_tui.core.control_api import ProcessChanged
+
+    if isinstance(event, ProcessChanged) and event.state == "ready":
+        click.echo(f"  {event.name} is ready", err=True)
 
 
 @agent.command()

@@ -15,14 +15,15 @@ import secrets
 import shlex
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from hermes_tui.config.paths import RunDir
 from hermes_tui.config.settings import Config, is_loopback
+from hermes_tui.core.control_api import ControlEvent, ProcessChanged
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.stack_client.launch import ensure_supervisor
 from hermes_tui_common.errors import ConfigError
@@ -80,11 +81,11 @@ def serve(config: Config, settings: WebSettings) -> int:
 async def _start_stack(config: Config) -> None:
     """Start the stack when none runs, so that no two tabs have to."""
 
-    def show(event: Mapping[str, Any]) -> None:
-        if event.get("event") == "process":
-            state, reason = event["state"], event.get("reason") or ""
-            told = state if reason in ("", state) else f"{state}: {reason}"
-            print(one_line(f"{event['name']}: {told}"), file=sys.stderr)
+    def show(event: ControlEvent) -> None:
+        if isinstance(event, ProcessChanged):
+            reason = event.reason or ""
+            text = event.state if reason in ("", event.state) else f"{event.state}: {reason}"
+            print(one_line(f"{event.name}: {text}"), file=sys.stderr)
 
     await (await ensure_supervisor(config, show)).aclose()
 

@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Protocol
 
-from hermes_tui.core.changes import StackEvent
+from hermes_tui.core.changes import TrainerEvent
+from hermes_tui.core.control_api import ControlEvent
 from hermes_tui.core.models import (
     CanaryRow,
     EpisodeDetail,
     EpisodeRow,
-    ProcessRow,
     SessionRow,
     StackInfo,
     StartStage,
     StepRow,
     TrainerRow,
 )
-from hermes_tui.core.stack_status import SystemSample
+from hermes_tui.core.stack_status import ProcessStatus, SystemSample
 from hermes_tui_services.api.client import PastTurn
 from hermes_tui_services.api.events import TurnEvent
 
@@ -33,15 +33,15 @@ class Backend(Protocol):
         """Attach to the stack, starting it when none runs; tells each stage on the way."""
         ...
 
-    def control_events(self) -> AsyncIterator[StackEvent]:
+    def control_events(self) -> AsyncIterator[ControlEvent]:
         """Yield the supervisor's events from now on."""
         ...
 
-    def learning_events(self) -> AsyncIterator[StackEvent]:
+    def learning_events(self) -> AsyncIterator[TrainerEvent]:
         """Yield the trainer's events from now on; ``completion.tokens`` among them."""
         ...
 
-    async def processes(self) -> list[ProcessRow]:
+    async def processes(self) -> list[ProcessStatus]:
         """Return the processes in the supervisor's order."""
         ...
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hermes_tui.core.models import EpisodeDetail, Token, Wire
+from hermes_tui.core.models import EpisodeDetail, Token
+from hermes_tui_training.api.types import Event
+from hermes_tui_training.api.wire import SampledTokens
 
 TurnStatus = Literal["running", "completed", "failed", "interrupted"]
 """How far a turn is."""
@@ -15,13 +17,35 @@ Source = Literal["sent", "joined", "read"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StackEvent:
-    """Something that a service says has happened."""
+class TrainerEvent:
+    """Something that the trainer says has happened."""
 
     kind: str
     """Name in the past tense, such as ``completion.started``."""
-    data: Wire
-    """Its fields."""
+    session_id: str = ""
+    """The session that it happened in; empty for none."""
+    episode_id: str = ""
+    """The episode that it happened to; empty for none."""
+    episode_ids: tuple[str, ...] = ()
+    """The episodes of a step."""
+    reason: str = ""
+    """Why it happened; empty when that needs no reason."""
+    sampled: SampledTokens | None = None
+    """What ``completion.tokens`` carries; None for every other kind."""
+
+    @classmethod
+    def of(cls, event: Event) -> TrainerEvent:
+        """Return an event of the trainer's feed, without what no view shows."""
+        payload = event.payload
+        is_tokens = event.kind == "completion.tokens"
+        return cls(
+            kind=event.kind,
+            session_id=payload.get("session_id") or "",
+            episode_id=payload.get("episode_id") or "",
+            episode_ids=tuple(payload.get("episode_ids") or ()),
+            reason=payload.get("reason") or "",
+            sampled=SampledTokens.model_validate(payload) if is_tokens else None,
+        )
 
 
 @dataclass(slots=True, kw_only=True)

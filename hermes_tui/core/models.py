@@ -1,17 +1,30 @@
-"""Rows that the views know the stack by, read from the wire.
+"""What the views show of the stack: small, frozen rows.
 
-Rows are made from wire JSON by their ``from_wire``; a field that a service leaves out takes its
-default, so that a view can attach to a stack that is a little older or newer.
+Each row is made by its ``of`` from the model that a service's client returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-Wire = Mapping[str, Any]
-"""One decoded JSON object."""
+from hermes_tui_training.api.types import CanaryAnswer, Session
+from hermes_tui_training.api.wire import (
+    CompletionRecord,
+    EpisodeRecord,
+    EpisodeSummary,
+    SampledTokens,
+    StepRecord,
+    StepSeconds,
+    TopLogprob,
+    TrainerStatus,
+)
+
+Message = Mapping[str, Any]
+"""One chat message in OpenAI's shape."""
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,45 +52,6 @@ class StackInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessRow:
-    """One supervised process."""
-
-    name: str
-    """Such as ``worker-0``."""
-    state: str
-    """starting, ready, stopping, stopped, failed, flapping."""
-    role: str = ""
-    """Such as ``worker``."""
-    pid: int | None = None
-    """None while it does not run."""
-    port: int | None = None
-    """Where it listens; None before it does."""
-    restarts: int = 0
-    """How often it was started again."""
-    uptime_s: float = 0.0
-    """Seconds since its start."""
-    rss_bytes: int = 0
-    """Resident memory."""
-    reason: str = ""
-    """Why it is not ready, or what it is doing while it starts."""
-
-    @classmethod
-    def from_wire(cls, row: Wire) -> ProcessRow:
-        """Read one row of the control API's ``/status``."""
-        return cls(
-            name=str(row["name"]),
-            state=str(row.get("state") or "starting"),
-            role=str(row.get("role") or ""),
-            pid=row.get("pid"),
-            port=row.get("port"),
-            restarts=int(row.get("restarts") or 0),
-            uptime_s=float(row.get("uptime_s") or 0.0),
-            rss_bytes=int(row.get("rss_bytes") or 0),
-            reason=str(row.get("reason") or row.get("stage") or ""),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
     """One session."""
 
@@ -95,14 +69,14 @@ class SessionRow:
     """Turns that the agent service keeps of it; told only without a trainer."""
 
     @classmethod
-    def from_wire(cls, row: Wire) -> SessionRow:
-        """Read one row of ``/rl/sessions``."""
+    def of(cls, session: Session) -> SessionRow:
+        """Return a session of the trainer as a row."""
         return cls(
-            session_id=str(row["session_id"]),
-            task_id=str(row.get("task_id") or ""),
-            group_id=str(row.get("group_id") or ""),
-            created_at=float(row.get("created_at") or 0.0),
-            ended=bool(row.get("ended_at") or row.get("ended") or row.get("state") == "ended"),
+            session_id=session.session_id,
+            task_id=session.task_id,
+            group_id=session.group_id,
+            created_at=session.created_at,
+            ended=session.ended_at is not None,
         )
 
 
@@ -131,26 +105,27 @@ class EpisodeRow:
     staleness: int | None = None
     """Versions behind the one that serves."""
     num_completions: int | None = None
-    """Recorded completions; None when the service did not say."""
+    """Recorded completions; None when not known yet."""
 
     @classmethod
-    def from_wire(cls, row: Wire) -> EpisodeRow:
-        """Read one row of ``/rl/episodes``."""
-        count = row.get("num_completions", row.get("interaction_count"))
-        if count is None and row.get("completions") is not None:
-            count = len(row["completions"])
+    def of(cls, episode: EpisodeSummary | EpisodeRecord) -> EpisodeRow:
+        """Return an episode as a row."""
+        if isinstance(episode, EpisodeSummary):
+            num_completions = episode.num_completions
+        else:
+            num_completions = len(episode.completions)
         return cls(
-            episode_id=str(row["episode_id"]),
-            session_id=str(row["session_id"]),
-            state=str(row["state"]),
-            reward=row.get("reward"),
-            scored_at=row.get("scored_at"),
-            created_at=float(row.get("created_at") or 0.0),
-            step=row.get("step"),
-            dropped_reason=str(row.get("dropped_reason") or ""),
-            policy_version=row.get("policy_version_max"),
-            staleness=row.get("staleness"),
-            num_completions=count,
+            episode_id=episode.episode_id,
+            session_id=episode.session_id,
+            state=episode.state,
+            reward=episode.reward,
+            scored_at=episode.scored_at,
+            created_at=episode.created_at,
+            step=episode.step,
+            dropped_reason=episode.dropped_reason or "",
+            policy_version=episode.policy_version_max,
+            staleness=episode.staleness,
+            num_completions=num_completions,
         )
 
 
@@ -205,9 +180,9 @@ class CompletionRow:
     """How many prompt tokens are the completion's before it, token for token."""
     difference: str = ""
     """Why no more of them are, in words; empty when it goes on where the one before ended."""
-    request_messages: tuple[Wire, ...]
+    request_messages: tuple[Message, ...]
     """The client's messages."""
-    message: Wire
+    message: Message
     """The assistant message; empty while in flight."""
     total_s: float
     """Seconds it took; 0.0 while in flight."""
@@ -218,24 +193,23 @@ class CompletionRow:
         return self.finish_reason is None and not self.untrainable_reason
 
     @classmethod
-    def from_wire(cls, row: Wire) -> CompletionRow:
-        """Read one completion of ``/rl/episodes/{id}``."""
-        prefix = row.get("prefix") or {}
-        difference = prefix.get("first_difference") or {}
+    def of(cls, completion: CompletionRecord) -> CompletionRow:
+        """Return a recorded completion as a row."""
+        difference = completion.prefix.first_difference
         return cls(
-            completion_id=str(row["completion_id"]),
-            created_at=float(row.get("created_at") or 0.0),
-            prompt=prompt_tokens(row),
-            tokens=sampled_tokens(row),
-            finish_reason=row.get("finish_reason"),
-            kind=str(row.get("kind") or "turn"),
-            trainable=bool(row.get("trainable", True)),
-            untrainable_reason=str(row.get("untrainable_reason") or ""),
-            shared_tokens=int(prefix.get("shared_token_count") or 0),
-            difference=str(difference.get("why") or "") if difference else "",
-            request_messages=tuple(row.get("request_messages") or ()),
-            message=row.get("message") or {},
-            total_s=float((row.get("latency") or {}).get("total_s") or 0.0),
+            completion_id=completion.completion_id,
+            created_at=completion.created_at,
+            prompt=prompt_tokens(completion),
+            tokens=sampled_tokens(completion),
+            finish_reason=completion.finish_reason,
+            kind=completion.kind,
+            trainable=completion.trainable,
+            untrainable_reason=completion.untrainable_reason or "",
+            shared_tokens=completion.prefix.shared_token_count,
+            difference=difference.why if difference else "",
+            request_messages=completion.request_messages,
+            message=completion.message or {},
+            total_s=completion.latency.total_s or 0.0,
         )
 
 
@@ -249,38 +223,37 @@ class EpisodeDetail:
     """In order of arrival."""
 
     @classmethod
-    def from_wire(cls, row: Wire) -> EpisodeDetail:
-        """Read ``/rl/episodes/{id}``."""
-        completions = tuple(CompletionRow.from_wire(c) for c in row.get("completions") or ())
-        return cls(row=EpisodeRow.from_wire(row), completions=completions)
+    def of(cls, episode: EpisodeRecord) -> EpisodeDetail:
+        """Return an episode and its completions as rows."""
+        completions = tuple(map(CompletionRow.of, episode.completions))
+        return cls(row=EpisodeRow.of(episode), completions=completions)
 
 
-def prompt_tokens(row: Wire) -> tuple[Token, ...]:
-    """Return a completion's prompt; an id without a text shows as ``⟨id⟩``."""
-    ids: Sequence[int] = row.get("prompt_token_ids") or ()
-    texts: Sequence[str] = row.get("prompt_texts") or ()
+def prompt_tokens(completion: CompletionRecord) -> tuple[Token, ...]:
+    """Return a completion's prompt; a token without a text shows as ``⟨id⟩``."""
+    ids = completion.prompt_token_ids
+    texts = _column(completion.prompt_texts, len(ids))
     return tuple(
-        Token(token_id=token_id, text=texts[i] if i < len(texts) else f"⟨{token_id}⟩")
-        for i, token_id in enumerate(ids)
+        Token(token_id=token_id, text=f"⟨{token_id}⟩" if text is None else text)
+        for token_id, text in zip(ids, texts, strict=True)
     )
 
 
-def sampled_tokens(row: Wire) -> tuple[Token, ...]:
-    """Return the sampled tokens of a completion, or of one ``completion.tokens`` event."""
-    ids: Sequence[int] = row.get("token_ids") or ()
+def sampled_tokens(source: CompletionRecord | SampledTokens) -> tuple[Token, ...]:
+    """Return the sampled tokens of a completion, or of one ``completion.tokens`` event.
 
-    def column(*names: str) -> Sequence[Any]:
-        values = next((row[name] for name in names if row.get(name)), ())
-        return values if len(values) == len(ids) else (None,) * len(ids)
-
+    A token without a text shows as ``⟨id⟩``; one without a logprob has NaN.
+    """
+    num = len(source.token_ids)
+    recorded = source if isinstance(source, CompletionRecord) else None
     columns = zip(
-        ids,
-        column("texts", "token_texts"),
-        column("logprobs"),
-        column("policy_versions"),
-        column("top_logprobs"),
-        column("proximal_logprobs", "logprobs_before"),
-        column("after_logprobs", "logprobs_after"),
+        source.token_ids,
+        _column(source.texts, num),
+        _column(source.logprobs, num),
+        _column(source.policy_versions, num),
+        _column(recorded.top_logprobs if recorded else (), num),
+        _column(recorded.proximal_logprobs if recorded else (), num),
+        _column(recorded.after_logprobs if recorded else (), num),
         strict=True,
     )
     return tuple(
@@ -289,8 +262,8 @@ def sampled_tokens(row: Wire) -> tuple[Token, ...]:
             text=f"⟨{token_id}⟩" if text is None else text,
             logprob=float("nan") if logprob is None else logprob,
             policy_version=version,
-            alternatives=_alternatives(top),
-            advantage=row.get("advantage"),
+            alternatives=_alternatives(top or ()),
+            advantage=recorded.advantage if recorded else None,
             logprob_before=before,
             logprob_after=after,
         )
@@ -298,15 +271,13 @@ def sampled_tokens(row: Wire) -> tuple[Token, ...]:
     )
 
 
-def _alternatives(top: Sequence[Any] | None) -> tuple[tuple[str, float], ...]:
-    pairs: list[tuple[str, float]] = []
-    for entry in top or ():
-        if isinstance(entry, Mapping):
-            pairs.append((str(entry.get("token", entry.get("token_id"))), float(entry["logprob"])))
-        else:
-            token, logprob = entry[0], entry[-1]
-            pairs.append((token if isinstance(token, str) else f"⟨{token}⟩", float(logprob)))
-    return tuple(pairs)
+def _column(values: Sequence[Value], num: int) -> Sequence[Value | None]:
+    """Return one value for each of ``num`` tokens: None for all where they were not recorded."""
+    return values if len(values) == num else (None,) * num
+
+
+def _alternatives(top: Sequence[TopLogprob]) -> tuple[tuple[str, float], ...]:
+    return tuple((entry.token, entry.logprob) for entry in top)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,22 +294,23 @@ class StepRow:
     """Every number of the row by its wire name; the seconds as ``seconds.save``."""
 
     @classmethod
-    def from_wire(cls, row: Wire) -> StepRow:
-        """Read one row of ``/rl/steps``."""
-        values: dict[str, float] = {}
-        for name, value in row.items():
-            inner = value.items() if isinstance(value, Mapping) else ()
-            values.update(
-                {f"{name}.{k}": float(v) for k, v in inner if isinstance(v, (int, float))}
-            )
-            if isinstance(value, (int, float)):
-                values[name] = float(value)
+    def of(cls, step: StepRecord) -> StepRow:
+        """Return a step as a row."""
+        values = _numbers("", step)
+        for name, value in step:
+            if isinstance(value, StepSeconds):
+                values |= _numbers(f"{name}.", value)
         return cls(
-            step=int(row["step"]),
-            policy_version=int(row["policy_version"]),
-            episode_ids=tuple(row.get("episode_ids") or ()),
+            step=step.step,
+            policy_version=step.policy_version,
+            episode_ids=step.episode_ids,
             values=values,
         )
+
+
+def _numbers(prefix: str, model: StepRecord | StepSeconds) -> dict[str, float]:
+    """Return a model's numbers by name; what is None is left out."""
+    return {prefix + name: float(value) for name, value in model if isinstance(value, (int, float))}
 
 
 HELD_BY_PERSON = "by a person"
@@ -372,19 +344,18 @@ class TrainerRow:
         return self.state in ("training", "publishing")
 
     @classmethod
-    def from_wire(cls, row: Wire) -> TrainerRow:
-        """Read ``/rl/status``."""
-        learner = row.get("learner") or {}
-        version = row.get("served_version")
+    def of(cls, status: TrainerStatus) -> TrainerRow:
+        """Return the trainer's status as a row."""
+        served = status.served_version
         return cls(
-            policy_version=row.get("policy_version") if version is None else version,
-            state=str(row.get("state") or ""),
-            num_scored=int(row.get("num_scored") or 0),
-            batch_size=int(row.get("batch_size") or 1),
-            reason=str(row.get("reason") or row.get("publish_error") or ""),
-            learner_lost=not learner.get("reachable", True),
-            untrained={str(k): int(v) for k, v in (row.get("untrained") or {}).items()},
-            kept_versions=tuple(sorted(int(v) for v in row.get("kept_versions") or ())),
+            policy_version=status.policy_version if served is None else served,
+            state=status.state,
+            num_scored=status.num_scored,
+            batch_size=status.batch_size,
+            reason=status.reason or status.publish_error or "",
+            learner_lost=not status.learner.reachable,
+            untrained=status.untrained,
+            kept_versions=tuple(sorted(status.kept_versions)),
         )
 
 
@@ -402,11 +373,11 @@ class CanaryRow:
     """Why there is no answer; empty when there is one."""
 
     @classmethod
-    def from_wire(cls, row: Wire) -> CanaryRow:
-        """Read one row of ``/rl/canaries``."""
+    def of(cls, answer: CanaryAnswer) -> CanaryRow:
+        """Return a canary's answer as a row."""
         return cls(
-            policy_version=int(row["policy_version"]),
-            prompt=str(row["prompt"]),
-            text=str(row.get("text") or ""),
-            reason=str(row.get("reason") or ""),
+            policy_version=answer.policy_version,
+            prompt=answer.prompt,
+            text=answer.text,
+            reason=answer.reason or "",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hermes_tui.core.changes import ChatTurn, ToolPart
-from hermes_tui.core.models import CompletionRow, EpisodeDetail, Wire
+from hermes_tui.core.models import CompletionRow, EpisodeDetail, Message
 from hermes_tui_common.openai import message_text
 from hermes_tui_services.api.client import PastTurn
 
@@ -75,7 +75,7 @@ def _kept_turn(session_id: str, past: PastTurn) -> ChatTurn:
     return turn
 
 
-def _trailing_tool_results(messages: Sequence[Wire]) -> dict[str, str]:
+def _trailing_tool_results(messages: Sequence[Message]) -> dict[str, str]:
     results: dict[str, str] = {}
     for message in reversed(messages):
         if message.get("role") != "tool":
@@ -87,7 +87,7 @@ def _trailing_tool_results(messages: Sequence[Wire]) -> dict[str, str]:
 def _recorded_turn(detail: EpisodeDetail, completions: Sequence[CompletionRow]) -> ChatTurn:
     first = completions[0]
     messages = reversed(first.request_messages)
-    said: Wire = next((row for row in messages if row.get("role") == "user"), {})
+    said: Message = next((row for row in messages if row.get("role") == "user"), {})
     turn = ChatTurn(
         turn_id=first.completion_id,
         session_id=detail.row.session_id,
@@ -112,7 +112,7 @@ def _fill_results(turn: ChatTurn, results: dict[str, str]) -> None:
             part.result = results[part.call_id]
 
 
-def _add_message(turn: ChatTurn, message: Wire) -> None:
+def _add_message(turn: ChatTurn, message: Message) -> None:
     if thought := message.get("reasoning_content"):
         turn.add_thought(str(thought))
     if text := message_text(message):

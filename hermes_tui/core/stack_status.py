@@ -36,7 +36,7 @@ class ProcessStatus(_Row):
 
     name: str
     """Such as ``worker-0``."""
-    role: str
+    role: str = ""
     """Such as ``worker``."""
     state: ProcessState
     """Where it is in its life."""

@@ -12,14 +12,13 @@ from hermes_tui.core.log_buffer import LogLines
 from hermes_tui.core.models import (
     CanaryRow,
     EpisodeRow,
-    ProcessRow,
     SessionRow,
     StackInfo,
     StepRow,
     TrainerRow,
 )
 from hermes_tui.core.sanitize import one_line
-from hermes_tui.core.stack_status import SystemSample
+from hermes_tui.core.stack_status import ProcessStatus, SystemSample
 
 SCORABLE = frozenset({"open", "ended", "unscored", "scored"})
 """Episode states in which a reward is taken, or replaced."""
@@ -37,7 +36,7 @@ class ViewState:
 
     info: StackInfo = field(default_factory=lambda: StackInfo(run_dir="", training=True, model=""))
     """The stack that the view is attached to."""
-    processes: dict[str, ProcessRow] = field(default_factory=dict)
+    processes: dict[str, ProcessStatus] = field(default_factory=dict)
     """By name."""
     sessions: dict[str, SessionRow] = field(default_factory=dict)
     """By id, oldest first."""

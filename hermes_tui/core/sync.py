@@ -6,19 +6,24 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from hermes_tui.core.changes import (
     Notice,
     RowsChanged,
-    StackEvent,
     TokensSampled,
+    TrainerEvent,
     TurnChanged,
 )
 from hermes_tui.core.context import ViewContext
+from hermes_tui.core.control_api import ControlEvent
 from hermes_tui.core.models import HELD_BY_PERSON, sampled_tokens
 from hermes_tui.core.row_reader import RowReader
 from hermes_tui.core.turn_history import TurnHistory
 from hermes_tui_common.errors import HermesTuiError
+from hermes_tui_training.api.wire import SampledTokens
+
+Event = TypeVar("Event")
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +85,8 @@ class StackSync:
 
     async def _follow(
         self,
-        stream: Callable[[], AsyncIterator[StackEvent]],
-        handle: Callable[[StackEvent], Awaitable[None]],
+        stream: Callable[[], AsyncIterator[Event]],
+        handle: Callable[[Event], Awaitable[None]],
     ) -> None:
         while True:
             try:
@@ -106,15 +111,13 @@ class StackSync:
         self._wanted.set()
         self._context.turns_unknown.set()
 
-    async def _on_control(self, _: StackEvent) -> None:
+    async def _on_control(self, _: ControlEvent) -> None:
         await self._rows.read_processes()
 
-    async def _on_learning(self, event: StackEvent) -> None:
-        data = event.data
-        session_id = str(data.get("session_id") or "")
-        episode_id = str(data.get("episode_id") or "")
-        if event.kind == "completion.tokens":
-            self._on_tokens(event, session_id, episode_id)
+    async def _on_learning(self, event: TrainerEvent) -> None:
+        session_id, episode_id = event.session_id, event.episode_id
+        if event.sampled is not None:
+            self._on_tokens(event.sampled)
             return
         if event.kind == "session.forgotten":
             self._state.forget(session_id)
@@ -124,14 +127,14 @@ class StackSync:
             self._state.step_started_at = self._context.clock()
         elif event.kind in ("step.finished", "step.failed"):
             self._state.step_started_at = None
-            self._stale_episodes.update(data.get("episode_ids") or ())
+            self._stale_episodes.update(event.episode_ids)
         if event.kind == "session.ended":
             self._sessions_stale = True
         if event.kind.startswith("canary."):
             self._canaries_stale = True
         if event.kind in EPISODE_EVENTS:
             self._stale_episodes.add(episode_id)
-        self._warn(event.kind, str(data.get("reason") or ""))
+        self._warn(event.kind, event.reason)
         if event.kind == "completion.started":
             self._on_completion_started(session_id, episode_id)
         if session_id:
@@ -144,19 +147,19 @@ class StackSync:
             text = f"{_WARNINGS[kind]}: {reason}"
             self._notifier.notify(Notice(text=text, severity="warning"))
 
-    def _on_tokens(self, event: StackEvent, session_id: str, episode_id: str) -> None:
-        tokens = sampled_tokens(event.data)
-        if turn := self._state.running_turn(session_id):
+    def _on_tokens(self, sampled: SampledTokens) -> None:
+        tokens = sampled_tokens(sampled)
+        if turn := self._state.running_turn(sampled.session_id):
             turn.num_tokens += len(tokens)
-            turn.episode_id = episode_id
+            turn.episode_id = sampled.episode_id
             turn.seconds = max(self._context.clock() - turn.started_at, 0.0)
             turn.policy_version = tokens[-1].policy_version if tokens else turn.policy_version
             self._notifier.notify(TurnChanged(turn=turn))
         self._notifier.notify(
             TokensSampled(
-                session_id=session_id,
-                episode_id=episode_id,
-                completion_id=str(event.data.get("completion_id") or ""),
+                session_id=sampled.session_id,
+                episode_id=sampled.episode_id,
+                completion_id=sampled.completion_id,
                 tokens=tokens,
             )
         )

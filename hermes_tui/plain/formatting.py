@@ -9,7 +9,6 @@ from hermes_tui.core.changes import ChatTurn, Part, TextPart, ToolPart
 from hermes_tui.core.models import (
     EpisodeDetail,
     EpisodeRow,
-    ProcessRow,
     SessionRow,
     StepRow,
     Token,
@@ -17,6 +16,7 @@ from hermes_tui.core.models import (
 )
 from hermes_tui.core.reasons import in_words, reasons_in_words
 from hermes_tui.core.sanitize import clean, one_line, visible
+from hermes_tui.core.stack_status import ProcessStatus
 from hermes_tui.core.state import ViewState
 
 MAX_RESULT_LINES = 20
@@ -143,7 +143,7 @@ def process_lines(state: ViewState) -> Iterator[str]:
         yield process_words(row)
 
 
-def process_words(row: ProcessRow) -> str:
+def process_words(row: ProcessStatus) -> str:
     """Return one process in words."""
     words = [f"{row.name}: {row.state}"]
     words += [f"pid {row.pid}"] if row.pid else []

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
 import httpx
+from pydantic import BaseModel, ValidationError
 
 from hermes_tui.config.paths import RunDir
 from hermes_tui.config.secrets import read_keys
+from hermes_tui.core.control_api import (
+    CONTROL_EVENT,
+    ControlEvent,
+    LogLine,
+    LogTail,
+    ScaleRequest,
+)
 from hermes_tui.core.errors import NotRunningError
 from hermes_tui.core.stack_status import StackStatus, SystemSample
 from hermes_tui_common.errors import UnreachableError
 from hermes_tui_common.http import iter_sse, require_ok
 
+logger = logging.getLogger(__name__)
+
 _QUICK_S = 10.0
 """Deadline of a request that only reads."""
 _SLOW_S = 660.0
 """Deadline of a request that starts processes: longer than a process may take to be ready."""
-
-Event = dict[str, Any]
-"""One event of the stack: ``event`` names its kind, ``id`` its position."""
 
 
 class ControlClient:
@@ -80,7 +88,7 @@ class ControlClient:
         """Return a sample of the machine."""
         return SystemSample.model_validate(await self._json("GET", "/system"))
 
-    async def events(self, after: int = 0) -> AsyncGenerator[Event, None]:
+    async def events(self, after: int = 0) -> AsyncGenerator[ControlEvent, None]:
         """Yield the stack's events after a position, oldest first, then live ones.
 
         Ends when the supervisor goes away.
@@ -88,7 +96,13 @@ class ControlClient:
         Raises: UnreachableError.
         """
         async with aclosing(self._stream("/events", {"after": str(after)})) as stream:
-            async for event in stream:
+            async for row in stream:
+                try:
+                    event = CONTROL_EVENT.validate_python(row)
+                except ValidationError as error:
+                    # A newer supervisor may have kinds of events that this version does not show.
+                    logger.warning("event skipped url=%s error=%s", self.url, error)
+                    continue
                 yield event
 
     async def logs(self, name: str, tail: int = 200) -> list[str]:
@@ -97,14 +111,14 @@ class ControlClient:
         Raises: RefusedError: 404, there is no such process.
         """
         body = await self._json("GET", f"/services/{name}/logs", params={"tail": str(tail)})
-        return [str(line) for line in body["lines"]]
+        return list(LogTail.model_validate(body).lines)
 
     async def follow_logs(self, name: str, tail: int = 200) -> AsyncGenerator[str, None]:
         """Yield the last lines of a process's log, then each new one."""
         params = {"tail": str(tail), "follow": "true"}
         async with aclosing(self._stream(f"/services/{name}/logs", params)) as stream:
             async for row in stream:
-                yield str(row["line"])
+                yield LogLine.model_validate(row).line
 
     async def restart(self, name: str) -> StackStatus:
         """Restart one process on the port it had; return the stack once it is ready again."""
@@ -113,7 +127,8 @@ class ControlClient:
 
     async def scale(self, count: int) -> StackStatus:
         """Run this many pairs; return the stack once they are ready, or drained."""
-        body = await self._json("POST", "/services/pairs", body={"count": count}, timeout_s=_SLOW_S)
+        request = ScaleRequest(count=count)
+        body = await self._json("POST", "/services/pairs", body=request, timeout_s=_SLOW_S)
         return StackStatus.model_validate(body)
 
     async def shutdown(self) -> None:
@@ -125,13 +140,17 @@ class ControlClient:
         method: str,
         path: str,
         *,
-        body: object = None,
+        body: BaseModel | None = None,
         params: dict[str, str] | None = None,
         timeout_s: float = _QUICK_S,
     ) -> Any:
         try:
             answer = await self._http.request(
-                method, path, json=body, params=params, timeout=timeout_s
+                method,
+                path,
+                json=body.model_dump(mode="json") if body else None,
+                params=params,
+                timeout=timeout_s,
             )
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error

@@ -12,9 +12,10 @@ from contextlib import aclosing
 
 from hermes_tui.config.paths import RunDir
 from hermes_tui.config.settings import Config
+from hermes_tui.core.control_api import ControlEvent, StackFailed, StackReady
 from hermes_tui.core.errors import EXIT_ALREADY_RUNNING, NotRunningError
 from hermes_tui.core.stack_status import SUPERVISOR, ProcessState
-from hermes_tui.stack_client.control import ControlClient, Event
+from hermes_tui.stack_client.control import ControlClient
 from hermes_tui.supervisor.lock import lock_owner
 from hermes_tui.supervisor.logs import tail_lines
 from hermes_tui_common.errors import StackError, UnreachableError
@@ -48,7 +49,9 @@ async def find_supervisor(run_dir: RunDir) -> ControlClient:
     return client
 
 
-async def ensure_supervisor(config: Config, on_event: Callable[[Event], None]) -> ControlClient:
+async def ensure_supervisor(
+    config: Config, on_event: Callable[[ControlEvent], None]
+) -> ControlClient:
     """Return a client for the run directory's supervisor, started first when there is none.
 
     The supervisor is a process of its own in the background, and outlives its caller. Returns
@@ -56,8 +59,7 @@ async def ensure_supervisor(config: Config, on_event: Callable[[Event], None]) -
 
     Args:
         config: the resolved configuration; a supervisor that already runs keeps its own.
-        on_event: called with each event of the start-up, such as
-            ``{"event": "process", "name", "role", "state", "pid", "reason"}``.
+        on_event: called with each event of the start-up, such as ``ProcessChanged``.
 
     Raises: StackError: it could not be started; says why. Nothing is left running.
     """
@@ -153,17 +155,17 @@ async def _connect(run_dir: RunDir, started: subprocess.Popen[bytes] | None) -> 
 
 
 async def _wait_ready(
-    client: ControlClient, run_dir: RunDir, on_event: Callable[[Event], None]
+    client: ControlClient, run_dir: RunDir, on_event: Callable[[ControlEvent], None]
 ) -> None:
     if (await client.status()).state is ProcessState.READY:
         return
     async with aclosing(client.events()) as events:
         async for event in events:
             on_event(event)
-            if event["event"] == "ready":
+            if isinstance(event, StackReady):
                 return
-            if event["event"] == "failed":
-                raise StackError(str(event["error"]))
+            if isinstance(event, StackFailed):
+                raise StackError(event.error)
     raise StackError(_why_not_started(run_dir))
 
 

@@ -6,17 +6,17 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import SecretStr
 
 from hermes_tui.config.paths import RunDir
 from hermes_tui.config.secrets import read_keys
 from hermes_tui.config.settings import Config
-from hermes_tui.core.changes import StackEvent
+from hermes_tui.core.changes import TrainerEvent
+from hermes_tui.core.control_api import ControlEvent, ProcessChanged
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.errors import NotRunningError
 from hermes_tui.core.models import (
@@ -24,14 +24,13 @@ from hermes_tui.core.models import (
     CanaryRow,
     EpisodeDetail,
     EpisodeRow,
-    ProcessRow,
     SessionRow,
     StackInfo,
     StartStage,
     StepRow,
     TrainerRow,
 )
-from hermes_tui.core.stack_status import StackStatus, SystemSample
+from hermes_tui.core.stack_status import ProcessStatus, SystemSample
 from hermes_tui.stack_client.control import ControlClient
 from hermes_tui.stack_client.launch import ensure_supervisor, find_supervisor, stop_supervisor
 from hermes_tui_common.errors import RefusedError, ServiceError, UnreachableError
@@ -79,11 +78,10 @@ class RemoteBackend:
     async def start(self, report: Callable[[StartStage], None]) -> StackInfo:
         """Attach, starting the stack when none runs."""
 
-        def on_event(event: Mapping[str, Any]) -> None:
-            if event.get("event") == "process":
-                state, reason = str(event["state"]), str(event.get("reason") or "")
-                text = "" if reason == state else reason
-                report(StartStage(process=str(event["name"]), state=state, text=text))
+        def on_event(event: ControlEvent) -> None:
+            if isinstance(event, ProcessChanged):
+                text = "" if event.reason == event.state else event.reason or ""
+                report(StartStage(process=event.name, state=event.state, text=text))
 
         await self._attach(await ensure_supervisor(self._config, on_event))
         return StackInfo(
@@ -120,23 +118,23 @@ class RemoteBackend:
         except NotRunningError:
             return  # somebody else stopped it
 
-    async def control_events(self) -> AsyncIterator[StackEvent]:
+    async def control_events(self) -> AsyncIterator[ControlEvent]:
         """Yield the supervisor's events; after a loss, those of the one that took its place."""
         control = self._control
         if control is None or not await _answers(control):
             control = await find_supervisor(self._run_dir)
             await self._attach(control)
         async for event in control.events():
-            yield StackEvent(kind=str(event["event"]), data=event)
+            yield event
 
-    async def learning_events(self) -> AsyncIterator[StackEvent]:
+    async def learning_events(self) -> AsyncIterator[TrainerEvent]:
         """Yield the trainer's events from now on."""
         async for event in self._trainer.events():
-            yield StackEvent(kind=event.kind, data=event.payload)
+            yield TrainerEvent.of(event)
 
-    async def processes(self) -> list[ProcessRow]:
+    async def processes(self) -> list[ProcessStatus]:
         """Return the processes in the supervisor's order."""
-        return _process_rows(await self._supervisor.status())
+        return list((await self._supervisor.status()).processes)
 
     async def restart(self, process: str) -> None:
         """Restart one process."""
@@ -157,7 +155,7 @@ class RemoteBackend:
         """Return all sessions."""
         if self._inference is None:
             return await self._plain_sessions()
-        return [SessionRow.from_wire(asdict(row)) for row in await self._inference.sessions()]
+        return [SessionRow.of(session) for session in await self._inference.sessions()]
 
     async def _plain_sessions(self) -> list[SessionRow]:
         """Return the agent service's conversations, oldest first."""
@@ -270,13 +268,13 @@ class RemoteBackend:
             page = await self._trainer.episodes(session_id=session_id, after=after, limit=PAGE)
             rows += page
             if len(page) < PAGE:
-                return [EpisodeRow.from_wire(row.model_dump()) for row in rows]
+                return [EpisodeRow.of(row) for row in rows]
 
     async def episode(self, episode_id: str) -> EpisodeDetail:
         """Return one episode with its completions."""
         record = await self._trainer.episode(episode_id)
         # Thousands of tokens become objects: not in the loop that draws.
-        return await asyncio.to_thread(lambda: EpisodeDetail.from_wire(record.model_dump()))
+        return await asyncio.to_thread(EpisodeDetail.of, record)
 
     async def export(self, episode_id: str, path: Path) -> int:
         """Write an episode as JSON Lines, a row per token sequence."""
@@ -293,12 +291,11 @@ class RemoteBackend:
 
     async def steps(self, after: int) -> list[StepRow]:
         """Return the steps after a number."""
-        rows = await self._trainer.steps(after=after)
-        return [StepRow.from_wire(row.model_dump(exclude_unset=True)) for row in rows]
+        return [StepRow.of(step) for step in await self._trainer.steps(after=after)]
 
     async def trainer(self) -> TrainerRow:
         """Return what the trainer does now."""
-        return TrainerRow.from_wire((await self._trainer.status()).model_dump())
+        return TrainerRow.of(await self._trainer.status())
 
     async def pause_training(self, paused: bool) -> None:
         """Hold training, or let it go on."""
@@ -309,7 +306,7 @@ class RemoteBackend:
 
     async def canaries(self) -> list[CanaryRow]:
         """Return what the two newest versions that answered said to the canary's questions."""
-        return [CanaryRow.from_wire(asdict(row)) for row in await self._trainer.canaries()]
+        return [CanaryRow.of(answer) for answer in await self._trainer.canaries()]
 
     async def roll_back(self, policy_version: int) -> None:
         """Make a kept version's weights current again, under a new number."""
@@ -352,7 +349,3 @@ async def _answers(control: ControlClient) -> bool:
     except UnreachableError:
         return False
     return True
-
-
-def _process_rows(status: StackStatus) -> list[ProcessRow]:
-    return [ProcessRow.from_wire(row.model_dump(mode="json")) for row in status.processes]

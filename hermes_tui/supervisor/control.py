@@ -8,12 +8,19 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import uvicorn
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from hermes_tui.core.control_api import (
+    LogLine,
+    LogTail,
+    ScaleRequest,
+    ShutdownAnswer,
+    event_to_json,
+)
 from hermes_tui.core.stack_status import SUPERVISOR, StackStatus
 from hermes_tui.supervisor.events import EventLog
 from hermes_tui.supervisor.logs import follow_lines, tail_lines
@@ -27,12 +34,6 @@ _GRACEFUL_S = 1
 """How long event streams may go on once the supervisor stops."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-class _ScaleBody(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    count: int = Field(ge=1, le=64)
 
 
 class ControlApi:
@@ -85,19 +86,19 @@ class ControlApi:
     async def _status_response(self) -> Response:
         # In a thread: asking the system for every process's memory takes its time.
         status: StackStatus = await asyncio.to_thread(self._stack.status, self._url)
-        return JSONResponse(status.model_dump(mode="json"))
+        return _json(status)
 
     async def _system(self, _: Request) -> Response:
         sample = await asyncio.to_thread(self._stack.system)
-        return JSONResponse(sample.model_dump(mode="json"))
+        return _json(sample)
 
     async def _follow_events(self, request: Request) -> Response:
-        given = request.query_params.get("after") or request.headers.get("last-event-id") or "0"
-        after = _whole_number(given, "after")
+        position = request.query_params.get("after") or request.headers.get("last-event-id") or "0"
+        after = _whole_number(position, "after")
 
         async def stream() -> AsyncIterator[bytes]:
             async for event in self._events.follow(after):
-                yield sse(event, event=event["event"], event_id=event["id"])
+                yield sse(event_to_json(event), event=event.event, event_id=event.id)
 
         return SseResponse(stream())
 
@@ -109,22 +110,28 @@ class ControlApi:
         tail = min(tail, MAX_TAIL_LINES)
         path = self._stack.plan.run_dir.log(name)
         if request.query_params.get("follow", "").lower() in ("1", "true", "yes"):
-            return SseResponse(sse({"line": line}) async for line in follow_lines(path, tail))
+            return SseResponse(
+                sse(LogLine(line=line).model_dump()) async for line in follow_lines(path, tail)
+            )
         lines = await asyncio.to_thread(tail_lines, path, tail)
-        return JSONResponse({"name": name, "lines": lines})
+        return _json(LogTail(name=name, lines=tuple(lines)))
 
     async def _restart(self, request: Request) -> Response:
         await self._stack.restart(request.path_params["name"])
         return await self._status_response()
 
     async def _scale(self, request: Request) -> Response:
-        body = await read_body(request, _ScaleBody)
+        body = await read_body(request, ScaleRequest)
         await self._stack.scale(body.count)
         return await self._status_response()
 
     async def _shutdown(self, _: Request) -> Response:
         self._shut_down()
-        return JSONResponse({"status": "stopping"}, status_code=202)
+        return _json(ShutdownAnswer(), status_code=202)
+
+
+def _json(answer: BaseModel, status_code: int = 200) -> JSONResponse:
+    return JSONResponse(answer.model_dump(mode="json"), status_code=status_code)
 
 
 def _whole_number(text: str, param: str) -> int:

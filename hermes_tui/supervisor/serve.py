@@ -23,6 +23,14 @@ from pathlib import Path
 from hermes_tui.config.paths import RunDir
 from hermes_tui.config.secrets import ensure_keys
 from hermes_tui.config.settings import Config
+from hermes_tui.core.control_api import (
+    StackFailed,
+    StackReady,
+    StackStarting,
+    StackStopped,
+    StackStopping,
+    event_to_json,
+)
 from hermes_tui.core.errors import EXIT_BY_SIGNAL, EXIT_OK, exit_code
 from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.supervisor.control import ControlApi, ControlServer
@@ -36,7 +44,7 @@ from hermes_tui_common.serving import ServeConfig, bind, write_private
 
 logger = logging.getLogger(__name__)
 
-_EVENTS_KEPT_BACK = frozenset({"id", "at"})
+_UNPRINTED_FIELDS = frozenset({"id", "at"})
 """Positions in the event log mean nothing on standard output."""
 
 
@@ -110,7 +118,7 @@ class _Supervisor:
     async def _live(self, stack: Stack, url: str) -> StackError | None:
         """Start the stack and wait for the end; returns what kept it from starting."""
         logger.info("starting run_dir=%s control=%s", self._plan.run_dir.root, url)
-        self._events.emit("starting", run_dir=str(self._plan.run_dir.root), control=url)
+        self._events.emit(StackStarting(run_dir=str(self._plan.run_dir.root), control=url))
         starting = asyncio.create_task(stack.start())
         ended = asyncio.create_task(self._end.wait())
         try:
@@ -120,7 +128,7 @@ class _Supervisor:
             if error := starting.exception():
                 if not isinstance(error, StackError):
                     raise error
-                self._events.emit("failed", error=str(error))
+                self._events.emit(StackFailed(error=str(error)))
                 return error
             self._announce(stack, url)
             await ended
@@ -137,24 +145,25 @@ class _Supervisor:
             logger.info("Proxy gateway available at %s", status.inference_gateway)
         logger.info("ready agent_gateway=%s", status.agent_gateway)
         self._events.emit(
-            "ready",
-            agent_gateway=status.agent_gateway,
-            inference_gateway=status.inference_gateway,
-            control=url,
-            run_dir=status.run_dir,
-            pid=status.pid,
+            StackReady(
+                agent_gateway=status.agent_gateway,
+                inference_gateway=status.inference_gateway,
+                control=url,
+                run_dir=status.run_dir,
+                pid=status.pid,
+            )
         )
 
     async def _stop(self, stack: Stack) -> None:
         logger.info("stopping")
-        self._events.emit("stopping")
+        self._events.emit(StackStopping())
         await stack.stop()
-        self._events.emit("stopped")
+        self._events.emit(StackStopped())
         logger.info("stopped")
 
     async def _print_events(self) -> None:
         async for event in self._events.follow():
-            row = {k: v for k, v in event.items() if k not in _EVENTS_KEPT_BACK}
+            row = {k: v for k, v in event_to_json(event).items() if k not in _UNPRINTED_FIELDS}
             try:
                 print(json.dumps(row, ensure_ascii=False), flush=True)
             except OSError as error:

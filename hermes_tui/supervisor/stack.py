@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from hermes_tui import __version__
+from hermes_tui.core.control_api import ProcessChanged
 from hermes_tui.core.stack_status import SUPERVISOR, ProcessState, StackStatus, SystemSample
 from hermes_tui.supervisor.drain import drain
 from hermes_tui.supervisor.events import EventLog
@@ -193,12 +194,13 @@ class Stack:
         if process.url and process.state is ProcessState.READY:
             self._urls[process.name] = process.url
         self._events.emit(
-            "process",
-            name=process.name,
-            role=process.spec.role,
-            state=process.state.value,
-            pid=process.pid,
-            reason=process.reason,
+            ProcessChanged(
+                name=process.name,
+                role=process.spec.role,
+                state=process.state,
+                pid=process.pid,
+                reason=process.reason,
+            )
         )
 
     async def _start(self, processes: list[ManagedProcess]) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from fakes.flights import Feed, Flight
 
-from hermes_tui.core.changes import StackEvent
+from hermes_tui.core.changes import TrainerEvent
+from hermes_tui.core.control_api import ControlEvent, ProcessChanged
 from hermes_tui.core.models import (
     CanaryRow,
     CompletionRow,
     EpisodeDetail,
     EpisodeRow,
-    ProcessRow,
     SessionRow,
     StackInfo,
     StartStage,
@@ -24,7 +24,13 @@ from hermes_tui.core.models import (
     Token,
     TrainerRow,
 )
-from hermes_tui.core.stack_status import DiskSample, GpuSample, SystemSample
+from hermes_tui.core.stack_status import (
+    DiskSample,
+    GpuSample,
+    ProcessState,
+    ProcessStatus,
+    SystemSample,
+)
 from hermes_tui_common.errors import ApiError, HermesTuiError, RefusedError
 from hermes_tui_services.api.client import PastTurn
 from hermes_tui_services.api.events import (
@@ -35,6 +41,8 @@ from hermes_tui_services.api.events import (
     TurnFailed,
 )
 from hermes_tui_services.api.protocol import INTERRUPTED, NO_TURN
+from hermes_tui_training.api.types import Event
+from hermes_tui_training.api.wire import StepRecord
 
 REPLY = ["Hello", " Ada", ",", " it", "'s", " a", " pleasure", " to", " meet", " you", "!"]
 LOGPROBS = [-0.1, -0.4, -0.02, -1.2, -0.05, -0.3, -1.92, -0.01, -0.02, -0.01, -0.7]
@@ -97,9 +105,9 @@ class FakeBackend:
         self.canary_rows: list[CanaryRow] = []
         self.trainer_row = TrainerRow(policy_version=7, state="waiting", num_scored=0, batch_size=1)
         self.process_rows = [
-            ProcessRow(
+            ProcessStatus(
                 name=name,
-                state="ready",
+                state=ProcessState.READY,
                 role=name.removesuffix("-0"),
                 pid=100 + i,
                 port=8000 + i,
@@ -112,14 +120,14 @@ class FakeBackend:
         self.log_lines: dict[str, list[str]] = {}
         self.log_error: HermesTuiError | None = None
         self._log_grew = asyncio.Event()
-        self._learned: Feed[StackEvent] = Feed()
+        self._learned: Feed[TrainerEvent] = Feed()
         self._left_at = [0]
         self.num_listening = 0
         """Views that follow the trainer's events."""
         self._num_flights = 0
         self.flights: dict[str, Flight] = {}
         self.past: dict[str, list[PastTurn]] = {}
-        self._control: asyncio.Queue[StackEvent] = asyncio.Queue()
+        self._control: asyncio.Queue[ControlEvent] = asyncio.Queue()
 
     # Making a past -------------------------------------------------------------------------
 
@@ -206,11 +214,12 @@ class FakeBackend:
 
     def emit(self, kind: str, **data: object) -> None:
         """Send an event of the trainer."""
-        self._learned.put(StackEvent(kind=kind, data=data))
+        self._learned.put(TrainerEvent.of(Event(kind=kind, payload=data, at=self.clock())))
 
-    def emit_control(self, kind: str = "process.state") -> None:
+    def emit_control(self) -> None:
         """Send an event of the supervisor."""
-        self._control.put_nowait(StackEvent(kind=kind, data={}))
+        changed = ProcessChanged(name="router", role="router", state=ProcessState.READY)
+        self._control.put_nowait(changed)
 
     def _called(self, *call: object) -> None:
         self.calls.append(call)
@@ -230,11 +239,11 @@ class FakeBackend:
         report(StartStage(process="trainer", state="ready"))
         return StackInfo(run_dir=self.run_dir, training=self.training, model=self.model)
 
-    async def control_events(self) -> AsyncIterator[StackEvent]:
+    async def control_events(self) -> AsyncIterator[ControlEvent]:
         while True:
             yield await self._control.get()
 
-    async def learning_events(self) -> AsyncIterator[StackEvent]:
+    async def learning_events(self) -> AsyncIterator[TrainerEvent]:
         # Who comes back goes on where it left; who comes as another view begins now.
         place = self._left_at.pop() if self._left_at else len(self._learned.told)
         self.num_listening += 1
@@ -248,7 +257,7 @@ class FakeBackend:
             self.num_listening -= 1
             self._left_at.append(place)
 
-    async def processes(self) -> list[ProcessRow]:
+    async def processes(self) -> list[ProcessStatus]:
         return list(self.process_rows)
 
     async def system(self) -> SystemSample:
@@ -442,6 +451,7 @@ class FakeBackend:
             session_id=session_id,
             episode_id=episode_id,
             completion_id=completion_id,
+            start=0,
             token_ids=[token.token_id],
             texts=[token.text],
             logprobs=[token.logprob],
@@ -477,7 +487,7 @@ class FakeBackend:
 
 def make_step(step: int, reward: float = 1.0) -> StepRow:
     """Return a step's row with plausible numbers."""
-    return StepRow.from_wire(
+    record = StepRecord.model_validate(
         {
             "step": step,
             "policy_version": step + 1,
@@ -500,9 +510,12 @@ def make_step(step: int, reward: float = 1.0) -> StepRow:
             "score_to_weights_s": 3.4,
         }
     )
+    return StepRow.of(record)
 
 
-def make_sample(processes: Iterable[ProcessRow], gpus: tuple[GpuSample, ...] = ()) -> SystemSample:
+def make_sample(
+    processes: Iterable[ProcessStatus], gpus: tuple[GpuSample, ...] = ()
+) -> SystemSample:
     """Return a sample of a machine with two cores, and without a GPU unless some are given."""
     rows = list(processes)
     return SystemSample(

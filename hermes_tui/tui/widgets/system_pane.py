@@ -13,8 +13,14 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from hermes_tui.core.models import ProcessRow
-from hermes_tui.core.stack_status import SUPERVISOR, DiskSample, GpuSample, SystemSample
+from hermes_tui.core.stack_status import (
+    SUPERVISOR,
+    DiskSample,
+    GpuSample,
+    ProcessState,
+    ProcessStatus,
+    SystemSample,
+)
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.keys import bindings
 from hermes_tui.tui.messages import LogOpened, RestartWanted
@@ -96,7 +102,7 @@ class SystemPane(Vertical):
         self._take_no_more_than_it_fills(machine)
         processes = view.processes.values()
         ready = sum(process.state == "ready" for process in processes)
-        memory = size(sum(process.rss_bytes for process in processes))
+        memory = size(sum(process.rss_bytes or 0 for process in processes))
         titled(self, "system", f"{ready} of {len(processes)} ready · {memory}" if processes else "")
 
     def _take_no_more_than_it_fills(self, machine: Static) -> None:
@@ -110,7 +116,7 @@ class SystemPane(Vertical):
 
 
 def describe_machine(
-    samples: Sequence[SystemSample], processes: Iterable[ProcessRow] = ()
+    samples: Sequence[SystemSample], processes: Iterable[ProcessStatus] = ()
 ) -> Content:
     """Return what the machine does.
 
@@ -232,17 +238,17 @@ class Branch:
     """The lines that lead to it."""
     label: str
     """The process's name, or that of a pair."""
-    process: ProcessRow | None = None
+    process: ProcessStatus | None = None
     """None for a pair, which is two processes."""
 
 
-def branches(processes: Sequence[ProcessRow]) -> list[Branch]:
+def branches(processes: Sequence[ProcessStatus]) -> list[Branch]:
     """Return the processes below the supervisor as a tree; a pair holds its two.
 
     The gateway comes first, then the router, the pairs, trainer and learner, then any other.
     """
     order = ("agent-gateway", "router", "pair", "trainer", "learner")
-    groups: dict[str, list[ProcessRow]] = {}
+    groups: dict[str, list[ProcessStatus]] = {}
     for process in processes:
         groups.setdefault(_pair(process.name) or process.name, []).append(process)
 
@@ -290,12 +296,12 @@ def _columns(pid: str, restarts: str, memory: str, cpu: str, up: str, roomy: boo
 
 
 def _rows(view: ViewState, sample: SystemSample | None, roomy: bool) -> Iterator[Row]:
-    root = ProcessRow(
+    root = ProcessStatus(
         name=SUPERVISOR,
-        state="failed" if view.lost else "ready",
+        state=ProcessState.FAILED if view.lost else ProcessState.READY,
         pid=sample.supervisor_pid if sample else None,
-        uptime_s=(sample.supervisor_uptime_s or 0.0) if sample else 0.0,
-        rss_bytes=(sample.process_rss_bytes.get(SUPERVISOR) or 0) if sample else 0,
+        uptime_s=sample.supervisor_uptime_s if sample else None,
+        rss_bytes=sample.process_rss_bytes.get(SUPERVISOR) if sample else None,
     )
     yield _row("", root, sample, roomy)
     for branch in branches(list(view.processes.values())):
@@ -310,14 +316,14 @@ def _rows(view: ViewState, sample: SystemSample | None, roomy: bool) -> Iterator
             yield Row(key=f"{process.name}\n", left=reason, selectable=False)
 
 
-def _row(stem: str, process: ProcessRow, sample: SystemSample | None, roomy: bool) -> Row:
+def _row(stem: str, process: ProcessStatus, sample: SystemSample | None, roomy: bool) -> Row:
     name = Content.assemble((stem, "dim"), line(process.name))
     cpu = sample.process_cpu_percent.get(process.name) if sample else None
-    up = duration(process.uptime_s) if process.pid else "–"
+    up = duration(process.uptime_s or 0.0) if process.pid else "–"
     figures = _columns(
         str(process.pid or "–"),
         str(process.restarts or ""),
-        size(process.rss_bytes),
+        size(process.rss_bytes or 0),
         "–" if cpu is None else f"{cpu:.0f} %",
         up if roomy else up.rsplit(" ", 2)[0] if up.count(" ") > 1 else up,
         roomy,

@@ -9,6 +9,7 @@ import pytest
 from hermes_tui.core.changes import ChatTurn, ToolPart
 from hermes_tui.core.models import CompletionRow, EpisodeDetail, EpisodeRow
 from hermes_tui.core.recorded_turns import recorded_turns
+from hermes_tui_training.api.wire import CompletionRecord
 
 GO_ON = "[System: Your previous response was truncated by the output length limit. …]"
 NO_MORE = "You've reached the maximum number of tool-calling iterations allowed. …"
@@ -44,11 +45,13 @@ def completion(
 ) -> CompletionRow:
     wire = {
         "completion_id": f"chatcmpl-{len(told)}",
+        "episode_id": "ep-1",
+        "turn_index": 0,
         "created_at": float(len(told)),
         "finish_reason": finish_reason,
         "kind": kind,
         "trainable": not reason,
-        "untrainable_reason": reason,
+        "untrainable_reason": reason or None,
         "request_messages": told,
         "message": message,
         "latency": {"total_s": 0.5},
@@ -57,7 +60,7 @@ def completion(
         "logprobs": [-1.0, -1.0],
         "policy_versions": [4, 4],
     }
-    return CompletionRow.from_wire(wire)
+    return CompletionRow.of(CompletionRecord.model_validate(wire))
 
 
 def turns(*completions: CompletionRow) -> list[ChatTurn]:

@@ -15,7 +15,6 @@ from fakes.hostile import HOSTILE, MARK, OBEYED
 
 from hermes_tui.cli.main import cli, main
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.models import ProcessRow
 from hermes_tui.core.stack_status import ProcessState, ProcessStatus, StackStatus
 from hermes_tui.plain.app import Plain
 from hermes_tui_common.errors import ConfigError
@@ -48,7 +47,7 @@ async def test_plain(text: str) -> None:
     backend.session_rows["s"] = replace(backend.session_rows["s"], task_id=text)
     backend.add_episode("s", text, text, reason=text)
     backend.set_state("ep-1", "dropped", dropped_reason=text)
-    backend.process_rows.append(ProcessRow(name=text, state=text, reason=text))
+    backend.process_rows.append(ProcessStatus(name=text, state=ProcessState.FAILED, reason=text))
     backend.step_rows = [make_step(1)]
     backend.trainer_row = replace(backend.trainer_row, state=text, reason=text)
     backend.reply, backend.logprobs = [text, text], [-0.1, -9.0]

@@ -21,6 +21,7 @@ from fakes.served import Served, is_alive
 
 from hermes_tui.core.actions import ACTIONS, BY_ID
 from hermes_tui.core.controller import Controller
+from hermes_tui.core.stack_status import ProcessState
 from hermes_tui.plain.app import Plain
 from hermes_tui.plain.commands import COMMANDS
 from hermes_tui_services.api.events import (
@@ -163,7 +164,9 @@ async def test_what_the_rows_tell_becomes_lines() -> None:
         await talk.until("[step] step 8 made policy v9, reward +1.000, advantage +0.800")
         assert talk.text.count("trained at step 8") == 1
         row = talk.backend.process_rows[1]
-        talk.backend.process_rows[1] = type(row)(name=row.name, state="failed", reason="no memory")
+        talk.backend.process_rows[1] = type(row)(
+            name=row.name, state=ProcessState.FAILED, reason="no memory"
+        )
         talk.backend.emit_control()
         await talk.until("[process] worker-0 is failed: no memory")
 

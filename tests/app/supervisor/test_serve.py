@@ -15,6 +15,7 @@ import pytest
 from fakes.served import STACK, Served, is_alive, until
 
 from hermes_tui.config.paths import RunDir
+from hermes_tui.core.control_api import ProcessChanged, StackReady
 from hermes_tui.core.errors import NotRunningError
 from hermes_tui.core.stack_status import ProcessState
 from hermes_tui.stack_client.control import ControlClient
@@ -158,14 +159,15 @@ class TestControlApi:
             seen = []
             async for event in client.events():
                 seen.append(event)
-                if event["event"] == "ready":
+                if isinstance(event, StackReady):
                     break
-            assert [event["id"] for event in seen] == list(range(1, len(seen) + 1))
+            assert [event.id for event in seen] == list(range(1, len(seen) + 1))
             await client.restart("router")
             states = []
-            async for event in client.events(after=seen[-1]["id"]):
-                states.append((event["name"], event["state"]))
-                if event["state"] == "ready":
+            async for event in client.events(after=seen[-1].id):
+                assert isinstance(event, ProcessChanged)
+                states.append((event.name, event.state))
+                if event.state == "ready":
                     break
         assert states[0] == ("router", "stopping")
         assert states[-1] == ("router", "ready")

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from fakes.stack import FakePlan, fake_plan
 
+from hermes_tui.core.control_api import StackFailed, event_to_json
 from hermes_tui.core.stack_status import ProcessState
 from hermes_tui.supervisor.events import EventLog
 from hermes_tui.supervisor.stack import Stack
@@ -233,12 +234,12 @@ async def test_pair_that_cannot_start_leaves_the_others(tmp_path: Path) -> None:
 async def test_events_resume_and_tell_what_was_missed() -> None:
     log = EventLog(capacity=3)
     for number in range(5):
-        log.emit("tick", number=number)
+        log.emit(StackFailed(error=str(number)))
     log.close()
-    seen = [event async for event in log.follow(after=1)]
+    seen = [event_to_json(event) async for event in log.follow(after=1)]
     assert seen[0] == {"event": "missed", "count": 1, "id": 2}
-    assert [event["number"] for event in seen[1:]] == [2, 3, 4]
-    assert [event["number"] async for event in log.follow(after=4)] == [4]
+    assert [event["error"] for event in seen[1:]] == ["2", "3", "4"]
+    assert [event.id async for event in log.follow(after=4)] == [5]
     assert len([event async for event in log.follow(after=99)]) == 4
 
 

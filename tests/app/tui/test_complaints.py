@@ -68,7 +68,7 @@ from hermes_tui.core.actions import ACTIONS, TERMINAL_KEYS
 from hermes_tui.core.changes import ChatTurn
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.log_buffer import LogLines
-from hermes_tui.core.models import ProcessRow
+from hermes_tui.core.stack_status import ProcessState, ProcessStatus
 from hermes_tui.plain.app import Plain
 from hermes_tui.supervisor.lock import lock_owner
 from hermes_tui.tui.messages import CopyWanted
@@ -115,7 +115,9 @@ async def test_brackets_in_text_crash_the_app(tmp_path: Path) -> None:
         [-1] * 4,
     )
     row = backend.process_rows[0]
-    backend.process_rows[0] = ProcessRow(name=row.name, state="failed", reason="[/red] [/")
+    backend.process_rows[0] = ProcessStatus(
+        name=row.name, state=ProcessState.FAILED, reason="[/red] [/"
+    )
     async with running(app) as pilot:
         await say_and_hear(pilot, "[/what]")
         assert "[/INST] [/ [bold [@click=app.quit()]x[/]" in drawn(pilot)

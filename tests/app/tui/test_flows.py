@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ from textual.command import CommandPalette
 from textual.widgets import Input
 
 from hermes_tui.core.actions import Scope
-from hermes_tui.core.changes import StackEvent
+from hermes_tui.core.stack_status import ProcessState
 from hermes_tui.tui.screens.confirm import ConfirmScreen
 from hermes_tui.tui.screens.dialogs import Dialog, QuitScreen, RewardScreen
 from hermes_tui.tui.screens.help import HelpScreen
@@ -440,8 +439,9 @@ async def test_processes_show_state_reason_and_restart(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
     async with running(app) as pilot:
         rows = backend.process_rows
-        rows[1] = replace(rows[1], state="flapping", reason="exit 1 three times in 60 s")
-        backend._control.put_nowait(StackEvent(kind="process", data={}))
+        flapping = {"state": ProcessState.FLAPPING, "reason": "exit 1 three times in 60 s"}
+        rows[1] = rows[1].model_copy(update=flapping)
+        backend.emit_control()
         await until(pilot, lambda: any("✗ flapping" in str(r.left) for r in stack(app).rows))
         assert any("exit 1 three times" in str(row.left) for row in stack(app).rows)
         assert "worker-0 ✗ flapping" in str(main(app).query_one("#top").render())

@@ -29,9 +29,9 @@ from textual.widgets import Input
 
 from hermes_tui.core.changes import EpisodeLoaded, PendingApproval
 from hermes_tui.core.compare import Comparison
-from hermes_tui.core.models import CanaryRow, ProcessRow, StartStage
+from hermes_tui.core.models import CanaryRow, StartStage
 from hermes_tui.core.sanitize import clean
-from hermes_tui.core.stack_status import GpuSample
+from hermes_tui.core.stack_status import GpuSample, ProcessState, ProcessStatus
 from hermes_tui.tui.messages import CopyWanted
 from hermes_tui.tui.screens.approval import ApprovalScreen
 from hermes_tui.tui.screens.compare import CompareScreen
@@ -64,7 +64,7 @@ def everything(backend: FakeBackend, text: str) -> None:
     backend.trainer_row = replace(
         backend.trainer_row, state="paused", reason=text, untrained={text: 1}, kept_versions=(0,)
     )
-    backend.process_rows.append(ProcessRow(name=text, state=text, reason=text))
+    backend.process_rows.append(ProcessStatus(name=text, state=ProcessState.FAILED, reason=text))
     backend.canary_rows = [
         CanaryRow(policy_version=6, prompt=text, text=text),
         CanaryRow(policy_version=7, prompt=text, reason=text),

@@ -24,8 +24,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, Static
 
 from hermes_tui.core.log_buffer import MAX_LINES, LogLines
-from hermes_tui.core.models import HELD_BY_PERSON, CanaryRow, ProcessRow, StepRow
-from hermes_tui.core.stack_status import GpuSample
+from hermes_tui.core.models import HELD_BY_PERSON, CanaryRow, StepRow
+from hermes_tui.core.stack_status import GpuSample, ProcessState, ProcessStatus
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
 from hermes_tui.tui.screens.main import MainScreen
@@ -210,7 +210,7 @@ def test_the_time_of_a_line_is_short() -> None:
 def test_processes_are_a_tree() -> None:
     names = ["router", "worker-10", "worker-2", "learner", "trainer", "extra", "data-proxy-2"]
     names += ["agent-gateway", "data-proxy-10"]
-    tree = branches([ProcessRow(name=name, state="ready") for name in names])
+    tree = branches([ProcessStatus(name=name, state=ProcessState.READY) for name in names])
     assert [branch.stem + branch.label for branch in tree] == [
         "├ agent-gateway",
         "├ router",
@@ -241,7 +241,7 @@ def test_each_figure_that_the_driver_refuses_is_na() -> None:
         memory_total_bytes=150_000_000_000, power_w=310.2, temperature_c=55,
         processes={7: 21_000_000_000, 8: None},
     )  # fmt: skip
-    processes = [ProcessRow(name="trainer", state="ready", pid=7)]
+    processes = [ProcessStatus(name="trainer", state=ProcessState.READY, pid=7)]
 
     def shown(gpu: GpuSample) -> str:
         return str(describe_machine([make_sample([], (gpu,))], processes))

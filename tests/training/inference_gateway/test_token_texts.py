@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from hermes_tui.core.models import EpisodeDetail, Token, sampled_tokens
 from hermes_tui.tui.widgets.token_layout import TokenLines, trajectory
 from hermes_tui_training.api.config import ModelConfig
+from hermes_tui_training.api.wire import EpisodeRecord, SampledTokens
 from hermes_tui_training.chat_template.renderer import Chat, Prompt
 from hermes_tui_training.models.prepare import EMBEDDED_MODEL, prepare_model
 
@@ -65,13 +66,15 @@ async def test_live_and_recorded_tokens_read_the_same(
     )
 
     heard = {completion["completion_id"]: _tokens(events)}
-    recorded = lines_of(EpisodeDetail.from_wire(episode), {})
+    recorded = lines_of(EpisodeDetail.of(EpisodeRecord.model_validate(episode)), {})
     before = {**episode, "completions": [{**completion, "token_ids": [], "texts": []}]}
-    assert lines_of(EpisodeDetail.from_wire(before), heard) == recorded
+    assert lines_of(EpisodeDetail.of(EpisodeRecord.model_validate(before)), heard) == recorded
 
 
 def _tokens(events: Iterable[dict[str, Any]]) -> list[Token]:
-    return [token for event in events for token in sampled_tokens(event)]
+    return [
+        token for event in events for token in sampled_tokens(SampledTokens.model_validate(event))
+    ]
 
 
 @pytest.mark.embedded
