@@ -33,10 +33,11 @@ class LearnerProcess:
             training: how to train.
             threads: of torch; None leaves the choice to it.
         """
+        self.root = root
         self.run_file = root / "learner.json"
         self.log = root / "learner.log"
         self.checkpoints = root / "checkpoints"
-        self._root, self._model, self._training = root, str(model), training
+        self._model, self._training = str(model), training
         self._environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         if threads is not None:
             self._environment["OMP_NUM_THREADS"] = str(threads)
@@ -66,7 +67,7 @@ class LearnerProcess:
             training=self._training,
             checkpoints=self.checkpoints,
         )
-        config = self._root / "learner.config.json"
+        config = self.root / "learner.config.json"
         config.write_text(json.dumps(role.model_dump(mode="json", context={"reveal": True})))
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

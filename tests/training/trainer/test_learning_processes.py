@@ -137,6 +137,15 @@ def learner(tmp_path: Path, model_dir: Path) -> Iterator[LearnerProcess]:
     process.kill()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[LearnerProcess]:
+    """Return one learner for all tests that let it live; each goes on from the newest version."""
+    process = LearnerProcess(tmp_path_factory.mktemp("shared"), model_dir, TRAINING)
+    process.start()
+    yield process
+    process.kill()
+
+
 async def until(condition: Callable[[], Any]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not condition():  # noqa: ASYNC110  # any condition, told by nobody
@@ -197,25 +206,24 @@ async def test_an_episode_is_in_exactly_one_step_whenever_the_learner_dies(
     assert checkpoint.complete_versions(learner.checkpoints) == [1, 2]
 
 
-async def test_the_trainer_may_die_while_the_learner_saves(
-    tmp_path: Path, learner: LearnerProcess
-) -> None:
-    trainer = Trainer(tmp_path, learner)
-    await asyncio.to_thread(learner.start)
-    async with trainer.running():
+async def test_the_trainer_may_die_while_the_learner_saves(shared: LearnerProcess) -> None:
+    trainer = Trainer(shared.root, shared)
+    async with trainer.running() as orchestrator:
+        version = orchestrator.status()["policy_version"] + 1
         first = trainer.score(1.0)
         await until(
             lambda: (
-                learner.health().json()["busy_with"] == 1
-                or checkpoint.complete_versions(learner.checkpoints)
+                shared.health().json()["busy_with"] == version
+                or checkpoint.is_complete(shared.checkpoints, version)
             )
         )
-    await until(lambda: checkpoint.complete_versions(learner.checkpoints))
-    trainer = Trainer(tmp_path, learner)
+    await until(lambda: checkpoint.is_complete(shared.checkpoints, version))
+    trainer = Trainer(shared.root, shared)
     async with trainer.running() as orchestrator:
-        await until(lambda: orchestrator.status()["policy_version"] == 1)
+        await until(lambda: orchestrator.status()["policy_version"] == version)
         assert trainer.store.episodes.get(first).state == "trained"
-        assert len(trainer.store.steps.rows()) == 1
+        assert [row["episode_ids"] for row in trainer.store.steps.rows()][-1] == [first]
+        assert trainer.store.steps.rows()[-1]["step"] == version
 
 
 async def test_a_rollback_brings_back_weights_and_baselines(
@@ -247,17 +255,17 @@ async def test_a_rollback_brings_back_weights_and_baselines(
 
 
 async def test_siblings_move_apart_and_a_group_of_equals_moves_nothing(
-    tmp_path: Path, learner: LearnerProcess
+    shared: LearnerProcess,
 ) -> None:
-    trainer = Trainer(tmp_path, learner)
-    await asyncio.to_thread(learner.start)
+    trainer = Trainer(shared.root, shared)
     replies = {(8, 9, 10): 1.0, (20, 21, 22): 0.5, (30, 31, 32): 0.0}
     async with trainer.running() as orchestrator:
-        for version in (1, 2):
+        base = orchestrator.status()["policy_version"]
+        for version in (base + 1, base + 2):
             siblings = {trainer.session(f"round {version}"): reply for reply in replies}
             ids = [trainer.score(replies[r], r, session_id=s) for s, r in siblings.items()]
             await until(lambda v=version: orchestrator.status()["policy_version"] == v)
-        row = trainer.store.steps.rows()[0]
+        row = trainer.store.steps.rows(after=base)[0]
         changes = [
             sum(c.after_logprobs) - sum(c.proximal_logprobs)
             for episode_id in row["episode_ids"]
@@ -266,7 +274,7 @@ async def test_siblings_move_apart_and_a_group_of_equals_moves_nothing(
         equals = [trainer.session("equals") for _ in range(2)]
         ids = [trainer.score(1.0, session_id=session_id) for session_id in equals]
         await until(lambda: {trainer.store.episodes.get(i).state for i in ids} == {"dropped"})
-        assert orchestrator.status()["policy_version"] == 2
+        assert orchestrator.status()["policy_version"] == base + 2
     assert row["num_groups"] == 1
     assert len(row["episode_ids"]) == 3
     assert row["advantage_mean"] == pytest.approx(0.0)
@@ -275,15 +283,14 @@ async def test_siblings_move_apart_and_a_group_of_equals_moves_nothing(
     assert changes[2] < changes[1] < changes[0]
 
 
-def test_only_health_answers_without_the_key(learner: LearnerProcess) -> None:
-    learner.start()
-    assert learner.health().status_code == 200
-    assert httpx.post(f"{learner.url}/step", json={}).status_code == 401
+def test_only_health_answers_without_the_key(shared: LearnerProcess) -> None:
+    assert shared.health().status_code == 200
+    assert httpx.post(f"{shared.url}/step", json={}).status_code == 401
     headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
-    refused = httpx.post(f"{learner.url}/step", json={"base_version": 0}, headers=headers)
+    refused = httpx.post(f"{shared.url}/step", json={"base_version": 0}, headers=headers)
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == "target_version"
-    assert ADMIN_KEY not in learner.log.read_text()
+    assert ADMIN_KEY not in shared.log.read_text()
 
 
 def test_a_model_that_is_not_there_is_one_line_and_exit_2(tmp_path: Path) -> None:
