@@ -1,4 +1,4 @@
-"""The gateway's routes about lessons: earlier versions, the canary's answers, groups."""
+"""The gateway's routes about policy versions: rollback, the canary's answers, groups."""
 
 from __future__ import annotations
 

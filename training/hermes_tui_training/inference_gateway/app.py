@@ -20,10 +20,7 @@ from hermes_tui_training.inference_gateway.apis.chat import chat_completions
 from hermes_tui_training.inference_gateway.apis.responses import responses
 from hermes_tui_training.inference_gateway.apis.text import completions
 from hermes_tui_training.inference_gateway.context import Services, caller_of, services_of
-from hermes_tui_training.inference_gateway.routes import episodes as reading
-from hermes_tui_training.inference_gateway.routes import sessions
-from hermes_tui_training.inference_gateway.routes import status as trainer
-from hermes_tui_training.inference_gateway.routes import versions as lessons
+from hermes_tui_training.inference_gateway.routes import episodes, sessions, status, versions
 from hermes_tui_training.store.store import Store
 
 if TYPE_CHECKING:
@@ -68,18 +65,18 @@ def _routes() -> list[Route]:
         Route("/rl/end_session", sessions.end_session, methods=post),
         Route("/rl/set_reward", sessions.set_reward, methods=post),
         Route("/rl/unset_reward", sessions.unset_reward, methods=post),
-        Route("/rl/sessions", reading.list_sessions, methods=get),
-        Route("/rl/episodes", reading.list_episodes, methods=get),
-        Route("/rl/episodes/{episode_id}", reading.read_episode, methods=get),
-        Route("/rl/steps", reading.list_steps, methods=get),
-        Route("/export_trajectories", reading.export_trajectories, methods=post),
-        Route("/rl/status", trainer.read_status, methods=get),
-        Route("/rl/pause", trainer.pause, methods=post),
-        Route("/rl/resume", trainer.resume, methods=post),
-        Route("/rl/checkpoint", trainer.keep_checkpoint, methods=post),
-        Route("/rl/rollback", lessons.rollback, methods=post),
-        Route("/rl/canaries", lessons.list_canaries, methods=get),
-        Route("/rl/events", trainer.stream_events, methods=get),
+        Route("/rl/sessions", episodes.list_sessions, methods=get),
+        Route("/rl/episodes", episodes.list_episodes, methods=get),
+        Route("/rl/episodes/{episode_id}", episodes.read_episode, methods=get),
+        Route("/rl/steps", episodes.list_steps, methods=get),
+        Route("/export_trajectories", episodes.export_trajectories, methods=post),
+        Route("/rl/status", status.read_status, methods=get),
+        Route("/rl/pause", status.pause, methods=post),
+        Route("/rl/resume", status.resume, methods=post),
+        Route("/rl/checkpoint", status.keep_checkpoint, methods=post),
+        Route("/rl/rollback", versions.rollback, methods=post),
+        Route("/rl/canaries", versions.list_canaries, methods=get),
+        Route("/rl/events", status.stream_events, methods=get),
     ]
 
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from hermes_tui_training.api.types import (
     Session,
     UntrainableReason,
 )
+from hermes_tui_training.api.wire import SampledTokens
 from hermes_tui_training.chat_template.prefix_match import (
     Recorded,
     canonical,
@@ -28,7 +29,7 @@ from hermes_tui_training.chat_template.prefix_match import (
 )
 from hermes_tui_training.engine.base import EngineOutput, SamplingParams
 from hermes_tui_training.inference_gateway.context import Services
-from hermes_tui_training.inference_gateway.sampling_plan import Plan
+from hermes_tui_training.inference_gateway.sampling_plan import SamplingPlan
 from hermes_tui_training.store.store import ConflictError, new_id
 
 if TYPE_CHECKING:
@@ -38,45 +39,45 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 256
-"""Requests that may wait for a slot of the engine; more are told to come back."""
+"""Requests that may wait for a slot of the engine; more are refused for now with a 429."""
 
 _BUSY_RETRY_S = 1.0
 _TOKEN_EVENTS_S = 0.1
-"""How often a completion's tokens are told to views at most."""
+"""Least time between two ``completion.tokens`` events of a completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """What a completion gained."""
+class CompletionDelta:
+    """What a completion gained since the delta before."""
 
-    delta: dict[str, Any]
-    """OpenAI's delta; empty while a tag or a character is not complete."""
+    message_delta: dict[str, Any]
+    """OpenAI's delta of the message; empty while a tag or a character is not complete."""
     token_ids: tuple[int, ...]
-    """Tokens behind it."""
+    """The sampled tokens."""
     logprobs: tuple[float, ...]
     """Their log-probabilities, as many."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...]
-    """Their alternatives; empty when none were asked for."""
+    """Their alternatives; empty when the client asked for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The end of a completion; it has been recorded."""
+class CompletionResult:
+    """How a completion ended; it has been recorded."""
 
-    delta: dict[str, Any]
-    """What the pieces did not have yet."""
+    message_delta: dict[str, Any]
+    """OpenAI's delta of the message, with what no ``CompletionDelta`` had yet."""
     message: dict[str, Any]
     """OpenAI's assistant message."""
     finish_reason: str
     """stop, length or tool_calls."""
     stop_text: str | None
-    """The stop string that ended it; None when nothing of the kind did."""
+    """The stop string that ended it; None when another reason did."""
 
 
 class CompletionRun:
     """One completion of a session."""
 
-    def __init__(self, services: Services, session: Session, plan: Plan) -> None:
+    def __init__(self, services: Services, session: Session, plan: SamplingPlan) -> None:
         self.plan = plan
         self.completion_id = new_id(plan.id_prefix)
         self.created_at = time.time()
@@ -96,7 +97,7 @@ class CompletionRun:
         self._started = time.monotonic()
         self._first_token_s: float | None = None
         self._recorded_top = services.config.training.gateway.top_logprobs
-        self._untold = _TokenEvents(self)
+        self._unpublished = _TokenBuffer(self)
 
     # -- before sampling --------------------------------------------------------------------
 
@@ -200,7 +201,7 @@ class CompletionRun:
 
     # -- sampling ---------------------------------------------------------------------------
 
-    async def run(self, emit: Callable[[Piece], None]) -> Outcome:
+    async def run(self, emit: Callable[[CompletionDelta], None]) -> CompletionResult:
         """Sample; hand each piece to ``emit`` and return the outcome once it is recorded.
 
         Cancelling the task aborts the engine's request; what there is gets recorded.
@@ -225,7 +226,7 @@ class CompletionRun:
             logger.exception("completion not recorded id=%s", self.completion_id)
             raise ApiError(500, f"The completion could not be recorded: {error}.") from error
 
-    async def _sample(self, emit: Callable[[Piece], None]) -> tuple[str, str | None]:
+    async def _sample(self, emit: Callable[[CompletionDelta], None]) -> tuple[str, str | None]:
         """Return the engine's finish reason and the stop string that ended the completion."""
         outputs = self._services.engine.generate(self.prompt.token_ids, self._sampling)
         reason: str | None = None
@@ -240,7 +241,7 @@ class CompletionRun:
             raise TrainingError("the engine ended a completion without a reason")
         return reason, stop_text
 
-    def _take(self, output: EngineOutput) -> Piece:
+    def _take(self, output: EngineOutput) -> CompletionDelta:
         _check(output)
         if self._first_token_s is None:
             self._first_token_s = time.monotonic() - self._started
@@ -249,11 +250,11 @@ class CompletionRun:
         self._policy_versions += output.policy_versions
         self._top_logprobs += output.top_logprobs
         delta, texts = self._reply.push(output.token_ids)
-        self._untold.add(output, texts)
+        self._unpublished.add(output, texts)
         asked = self.plan.top_logprobs
         tops = tuple(top[:asked] for top in output.top_logprobs) if asked else ()
-        return Piece(
-            delta=delta,
+        return CompletionDelta(
+            message_delta=delta,
             token_ids=output.token_ids,
             logprobs=output.logprobs,
             top_logprobs=tops,
@@ -261,15 +262,15 @@ class CompletionRun:
 
     # -- after sampling ---------------------------------------------------------------------
 
-    async def _finish(self, engine_reason: str, stop_text: str | None) -> Outcome:
+    async def _finish(self, engine_reason: str, stop_text: str | None) -> CompletionResult:
         final = self._reply.finish(stop_text)
         calls = final.message.get("tool_calls") and engine_reason == "stop"
         finish_reason = "tool_calls" if calls else engine_reason
         await self._record(finish_reason, final.message, self._obstacle(engine_reason), None)
         if self.token_ids:
             self._services.parents.add(self._session.session_id, self._recorded(final.message))
-        return Outcome(
-            delta=final.delta,
+        return CompletionResult(
+            message_delta=final.delta,
             message=final.message,
             finish_reason=finish_reason,
             stop_text=stop_text,
@@ -315,7 +316,7 @@ class CompletionRun:
         untrainable_reason: UntrainableReason | None,
         error: str | None,
     ) -> None:
-        self._untold.flush(self._reply.rest)
+        self._unpublished.flush(self._reply.rest)
         latency = {"total_s": time.monotonic() - self._started}
         if self._first_token_s is not None:
             latency["ttft_s"] = self._first_token_s
@@ -343,56 +344,75 @@ class CompletionRun:
             untrainable_reason,
         )
 
-    def tell(self, payload: dict[str, Any]) -> None:
-        """Tell views about sampled tokens."""
+    def publish_tokens(
+        self,
+        *,
+        start: int,
+        token_ids: Sequence[int],
+        texts: Sequence[str],
+        logprobs: Sequence[float],
+        policy_versions: Sequence[int],
+    ) -> None:
+        """Send sampled tokens to the views; ``start`` is the position of the first."""
+        payload = SampledTokens(
+            completion_id=self.completion_id,
+            session_id=self._session.session_id,
+            episode_id=self.episode_id,
+            start=start,
+            token_ids=tuple(token_ids),
+            texts=tuple(texts),
+            logprobs=tuple(logprobs),
+            policy_versions=tuple(policy_versions),
+        )
         self._services.store.events.publish_transient(
-            EventKind.COMPLETION_TOKENS,
-            {
-                "completion_id": self.completion_id,
-                "session_id": self._session.session_id,
-                "episode_id": self.episode_id,
-                **payload,
-            },
+            EventKind.COMPLETION_TOKENS, payload.model_dump()
         )
 
 
-class _TokenEvents:
-    """Gathers a completion's tokens and tells them to views a few times a second."""
+class _TokenBuffer:
+    """Gathers a completion's tokens; sends them to the views a few times a second."""
 
     def __init__(self, run: CompletionRun) -> None:
         self._run = run
-        self._told_at = -math.inf
+        self._published_at = -math.inf
         self._start = 0
-        self._clear()
-
-    def _clear(self) -> None:
-        self._payload: dict[str, list[Any]] = {
-            "token_ids": [],
-            "texts": [],
-            "logprobs": [],
-            "policy_versions": [],
-        }
+        self._token_ids: list[int] = []
+        self._texts: list[str] = []
+        self._logprobs: list[float] = []
+        self._policy_versions: list[int] = []
 
     def add(self, output: EngineOutput, texts: list[str]) -> None:
-        """Take sampled tokens; tell them, unless others were told just before.
+        """Take sampled tokens; send what is there, unless something was sent just before.
 
         A character that is not complete waits: how its last token shows is not known yet.
         """
-        self._payload["token_ids"] += output.token_ids
-        self._payload["texts"] += texts
-        self._payload["logprobs"] += output.logprobs
-        self._payload["policy_versions"] += output.policy_versions
-        if texts[-1] and time.monotonic() - self._told_at >= _TOKEN_EVENTS_S:
+        self._token_ids += output.token_ids
+        self._texts += texts
+        self._logprobs += output.logprobs
+        self._policy_versions += output.policy_versions
+        if texts[-1] and time.monotonic() - self._published_at >= _TOKEN_EVENTS_S:
             self.flush()
 
     def flush(self, rest: str = "") -> None:
-        """Tell what has not been told; ``rest`` is half a character at the end of all."""
-        if self._payload["token_ids"]:
-            self._payload["texts"][-1] += rest
-            self._run.tell({"start": self._start, **self._payload})
-            self._start += len(self._payload["token_ids"])
-            self._told_at = time.monotonic()
-            self._clear()
+        """Send what has not been sent.
+
+        Args:
+            rest: text of a character that is incomplete at the completion's end.
+        """
+        if not self._token_ids:
+            return
+        self._texts[-1] += rest
+        self._run.publish_tokens(
+            start=self._start,
+            token_ids=self._token_ids,
+            texts=self._texts,
+            logprobs=self._logprobs,
+            policy_versions=self._policy_versions,
+        )
+        self._start += len(self._token_ids)
+        self._published_at = time.monotonic()
+        for column in (self._token_ids, self._texts, self._logprobs, self._policy_versions):
+            column.clear()
 
 
 def _check(output: EngineOutput) -> None:

@@ -30,7 +30,7 @@ _NEUTRAL: Neutral = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SamplingPlan:
     """What a chat request asks for; everything in it can be honoured."""
 
     model: str | None
@@ -85,7 +85,7 @@ class Plan:
         return record
 
 
-def plan(request: ChatRequest) -> Plan:
+def chat_plan(request: ChatRequest) -> SamplingPlan:
     """Return what a request asks for.
 
     Raises: ApiError: 400 that names the field which cannot be honoured.
@@ -99,7 +99,7 @@ def plan(request: ChatRequest) -> Plan:
     options = request.stream_options
     if options is not None and not request.stream:
         raise bad("stream_options", "only goes with stream = true")
-    return Plan(
+    return SamplingPlan(
         model=request.model,
         messages=request.messages,
         tools=tools,

@@ -13,14 +13,21 @@ from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import SseResponse
 from hermes_tui_common.streaming import disconnected
 from hermes_tui_training.api.types import Session
-from hermes_tui_training.inference_gateway.apis.base import Shapes, ShapesFactory
-from hermes_tui_training.inference_gateway.completion_run import CompletionRun, Outcome, Piece
+from hermes_tui_training.inference_gateway.apis.base import ResponseFormat, ResponseFormatFactory
+from hermes_tui_training.inference_gateway.completion_run import (
+    CompletionDelta,
+    CompletionResult,
+    CompletionRun,
+)
 from hermes_tui_training.inference_gateway.context import services_of
-from hermes_tui_training.inference_gateway.sampling_plan import Plan
+from hermes_tui_training.inference_gateway.sampling_plan import SamplingPlan
+
+Arrival = CompletionDelta | CompletionResult | ApiError
+"""What a completion gives while it runs: deltas, then its result or an error."""
 
 
 async def begin(
-    request: Request, session: Session, plan: Plan, shapes: ShapesFactory
+    request: Request, session: Session, plan: SamplingPlan, make_format: ResponseFormatFactory
 ) -> CompletionResponse:
     """Begin a completion and return what will answer it: the one way to a recorded completion.
 
@@ -29,22 +36,24 @@ async def begin(
     services = services_of(request)
     run = CompletionRun(services, session, plan)
     await run.begin()
-    made = shapes(run, model=services.config.model.path, token_text=services.chat.token_texts.alone)
-    return CompletionResponse(run, made)
+    response_format = make_format(
+        run, model=services.config.model.path, token_text=services.chat.token_texts.alone
+    )
+    return CompletionResponse(run, response_format)
 
 
 class CompletionResponse(Response):
     """A completion's answer, JSON or event stream; a client that leaves ends the completion.
 
-    The completion does not wait for a slow client: its outcome is recorded when it is there, and
+    The completion does not wait for a slow client. Its result is recorded as soon as it is there;
     the last chunk is sent after that.
     """
 
-    def __init__(self, run: CompletionRun, shapes: Shapes) -> None:
+    def __init__(self, run: CompletionRun, response_format: ResponseFormat) -> None:
         super().__init__()
         self._run = run
-        self._shapes = shapes
-        self._pieces: asyncio.Queue[Piece | Outcome | ApiError] = asyncio.Queue()
+        self._format = response_format
+        self._arrived: asyncio.Queue[Arrival] = asyncio.Queue()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -59,14 +68,14 @@ class CompletionResponse(Response):
 
     async def _sample(self) -> None:
         try:
-            self._pieces.put_nowait(await self._run.run(self._pieces.put_nowait))
+            self._arrived.put_nowait(await self._run.run(self._arrived.put_nowait))
         except ApiError as error:
-            self._pieces.put_nowait(error)
+            self._arrived.put_nowait(error)
 
     async def _answer(self, scope: Scope, send: Send) -> None:
-        first = await self._pieces.get()
+        first = await self._arrived.get()
         if isinstance(first, ApiError):
-            response: Response = self._shapes.refused(first)
+            response: Response = self._format.refused(first)
         elif self._run.plan.stream:
             response = SseResponse(self._stream(first))
         else:
@@ -77,26 +86,26 @@ class CompletionResponse(Response):
         except (OSError, ClientDisconnect):
             self._run.client_left = True
 
-    async def _whole(self, item: Piece | Outcome | ApiError) -> Response:
-        pieces: list[Piece] = []
-        while isinstance(item, Piece):
-            pieces.append(item)
-            item = await self._pieces.get()
+    async def _whole(self, item: Arrival) -> Response:
+        deltas: list[CompletionDelta] = []
+        while isinstance(item, CompletionDelta):
+            deltas.append(item)
+            item = await self._arrived.get()
         if isinstance(item, ApiError):
-            return self._shapes.refused(item)
-        return JSONResponse(self._shapes.answer(pieces, item))
+            return self._format.refused(item)
+        return JSONResponse(self._format.answer(deltas, item))
 
-    async def _stream(self, item: Piece | Outcome | ApiError) -> AsyncIterator[bytes]:
-        for event in self._shapes.first():
+    async def _stream(self, item: Arrival) -> AsyncIterator[bytes]:
+        for event in self._format.start_events():
             yield event
-        while isinstance(item, Piece):
-            for event in self._shapes.piece(item):
+        while isinstance(item, CompletionDelta):
+            for event in self._format.delta_events(item):
                 yield event
-            item = await self._pieces.get()
+            item = await self._arrived.get()
         if isinstance(item, ApiError):
-            events = self._shapes.failed(item)
+            events = self._format.error_events(item)
         else:
-            events = self._shapes.last(item)
+            events = self._format.end_events(item)
         for event in events:
             yield event
 

@@ -15,8 +15,12 @@ from hermes_tui_training.inference_gateway.apis.anthropic_input import (
     MessagesRequest,
     messages_plan,
 )
-from hermes_tui_training.inference_gateway.apis.base import Shapes, TokenText
-from hermes_tui_training.inference_gateway.completion_run import CompletionRun, Outcome, Piece
+from hermes_tui_training.inference_gateway.apis.base import ResponseFormat, TokenText
+from hermes_tui_training.inference_gateway.completion_run import (
+    CompletionDelta,
+    CompletionResult,
+    CompletionRun,
+)
 from hermes_tui_training.inference_gateway.context import require_session
 from hermes_tui_training.inference_gateway.streaming import begin
 
@@ -31,7 +35,7 @@ async def messages(request: Request) -> Response:
     try:
         session = await require_session(request, request.headers.get(KEY_HEADER))
         body = await read_body(request, MessagesRequest)
-        return await begin(request, session, messages_plan(body), MessagesShapes)
+        return await begin(request, session, messages_plan(body), MessagesFormat)
     except ApiError as error:
         return refusal(error)
 
@@ -49,7 +53,7 @@ def _kept(answer: Response) -> dict[str, str]:
     return {name: answer.headers[name] for name in names if name in answer.headers}
 
 
-class MessagesShapes(Shapes):
+class MessagesFormat(ResponseFormat):
     """The answers of one message: a list of blocks that grows."""
 
     def __init__(self, run: CompletionRun, *, model: str, token_text: TokenText) -> None:
@@ -57,11 +61,11 @@ class MessagesShapes(Shapes):
         self._num_blocks = 0
         self._open_kind: str | None = None
 
-    def answer(self, pieces: Sequence[Piece], outcome: Outcome) -> dict[str, Any]:
+    def answer(self, deltas: Sequence[CompletionDelta], result: CompletionResult) -> dict[str, Any]:
         """Return the whole message as one JSON object."""
         usage = {"input_tokens": self.num_prompt_tokens, "output_tokens": len(self.run.token_ids)}
-        body = self._envelope() | _ending(outcome) | {"usage": usage}
-        return self.with_token_ids(body | {"content": list(_blocks(outcome.message))})
+        body = self._envelope() | _ending(result) | {"usage": usage}
+        return self.with_token_ids(body | {"content": list(_blocks(result.message))})
 
     def refused(self, error: ApiError) -> Response:
         """Return the answer to a request that got no token."""
@@ -80,25 +84,25 @@ class MessagesShapes(Shapes):
 
     # -- streamed ---------------------------------------------------------------------------
 
-    def first(self) -> Iterable[bytes]:
+    def start_events(self) -> Iterable[bytes]:
         """Yield that the message begins."""
         usage = {"input_tokens": self.num_prompt_tokens, "output_tokens": 0}
         yield _event("message_start", message=self._envelope() | {"usage": usage})
 
-    def piece(self, piece: Piece) -> Iterable[bytes]:
+    def delta_events(self, delta: CompletionDelta) -> Iterable[bytes]:
         """Yield what the blocks gained."""
-        return self._grow(piece.delta)
+        return self._grow(delta.message_delta)
 
-    def last(self, outcome: Outcome) -> Iterable[bytes]:
+    def end_events(self, result: CompletionResult) -> Iterable[bytes]:
         """Yield the rest, why it ended, and the end."""
-        yield from self._grow(outcome.delta)
+        yield from self._grow(result.message_delta)
         yield from self._close()
         usage = {"output_tokens": len(self.run.token_ids)}
-        ending: dict[str, Any] = {"delta": _ending(outcome), "usage": usage}
+        ending: dict[str, Any] = {"delta": _ending(result), "usage": usage}
         yield _event("message_delta", **self.with_token_ids(ending))
         yield _event("message_stop")
 
-    def failed(self, error: ApiError) -> Iterable[bytes]:
+    def error_events(self, error: ApiError) -> Iterable[bytes]:
         """Yield the error."""
         yield _event("error", **error.body())
 
@@ -136,12 +140,12 @@ def _event(kind: str, **fields: Any) -> bytes:
     return sse({"type": kind, **fields}, event=kind)
 
 
-def _ending(outcome: Outcome) -> dict[str, Any]:
+def _ending(result: CompletionResult) -> dict[str, Any]:
     """Return why a message ended."""
-    reason = _STOP_REASONS.get(outcome.finish_reason, "end_turn")
-    if outcome.stop_text is not None and reason == "end_turn":
+    reason = _STOP_REASONS.get(result.finish_reason, "end_turn")
+    if result.stop_text is not None and reason == "end_turn":
         reason = "stop_sequence"
-    return {"stop_reason": reason, "stop_sequence": outcome.stop_text}
+    return {"stop_reason": reason, "stop_sequence": result.stop_text}
 
 
 def _blocks(said: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -13,9 +13,9 @@ from hermes_tui_common.openai import content_text
 from hermes_tui_training.api.protocol import Body, ChatRequest
 from hermes_tui_training.inference_gateway.sampling_plan import (
     Neutral,
-    Plan,
+    SamplingPlan,
     bad,
-    plan,
+    chat_plan,
     require_neutral,
     text_of,
 )
@@ -60,7 +60,7 @@ class MessagesRequest(Body):
     metadata: dict[str, Any] | None = None
 
 
-def messages_plan(body: MessagesRequest) -> Plan:
+def messages_plan(body: MessagesRequest) -> SamplingPlan:
     """Return what a request asks for.
 
     Raises: ApiError: 400 that names the field which cannot be honoured.
@@ -85,7 +85,7 @@ def messages_plan(body: MessagesRequest) -> Plan:
         return_token_ids=body.return_token_ids,
         chat_template_kwargs=body.chat_template_kwargs,
     )
-    return replace(plan(chat), id_prefix="msg_", prompt_field="messages")
+    return replace(chat_plan(chat), id_prefix="msg_", prompt_field="messages")
 
 
 def _choice(choice: Mapping[str, Any] | None) -> str | None:

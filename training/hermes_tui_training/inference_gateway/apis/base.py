@@ -1,4 +1,4 @@
-"""What every API that answers completions has to say, each in its own shape."""
+"""The format of a completion's answer: each API has its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from starlette.responses import Response
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import error_response
-from hermes_tui_training.inference_gateway.completion_run import CompletionRun, Outcome, Piece
+from hermes_tui_training.inference_gateway.completion_run import (
+    CompletionDelta,
+    CompletionResult,
+    CompletionRun,
+)
 
 TokenText = Callable[[int], str]
 """Returns one token's text."""
@@ -18,8 +22,8 @@ TokenText = Callable[[int], str]
 _BROKEN = "\ufffd"
 
 
-class Shapes(ABC):
-    """The answers to one completion; events are whole server-sent events."""
+class ResponseFormat(ABC):
+    """Writes one completion as an API answers it, whole or as server-sent events."""
 
     def __init__(self, run: CompletionRun, *, model: str, token_text: TokenText) -> None:
         """
@@ -34,23 +38,23 @@ class Shapes(ABC):
         self.token_text = token_text
 
     @abstractmethod
-    def answer(self, pieces: Sequence[Piece], outcome: Outcome) -> dict[str, Any]:
+    def answer(self, deltas: Sequence[CompletionDelta], result: CompletionResult) -> dict[str, Any]:
         """Return the whole completion as one JSON object."""
 
     @abstractmethod
-    def first(self) -> Iterable[bytes]:
+    def start_events(self) -> Iterable[bytes]:
         """Yield the events before the first token."""
 
     @abstractmethod
-    def piece(self, piece: Piece) -> Iterable[bytes]:
-        """Yield the events of a piece; none when it has nothing that was asked for."""
+    def delta_events(self, delta: CompletionDelta) -> Iterable[bytes]:
+        """Yield the events of a delta; none when it has nothing that the client asked for."""
 
     @abstractmethod
-    def last(self, outcome: Outcome) -> Iterable[bytes]:
+    def end_events(self, result: CompletionResult) -> Iterable[bytes]:
         """Yield the events after the last token."""
 
     @abstractmethod
-    def failed(self, error: ApiError) -> Iterable[bytes]:
+    def error_events(self, error: ApiError) -> Iterable[bytes]:
         """Yield the events that end a stream which broke off."""
 
     def refused(self, error: ApiError) -> Response:
@@ -69,10 +73,10 @@ class Shapes(ABC):
             body["token_ids"] = list(self.run.token_ids)
         return body
 
-    def logprob_entries(self, piece: Piece) -> Iterator[dict[str, Any]]:
-        """Yield each token of a piece with its logprob and alternatives, as OpenAI writes them."""
-        tops = piece.top_logprobs or ((),) * len(piece.token_ids)
-        for token_id, logprob, top in zip(piece.token_ids, piece.logprobs, tops, strict=True):
+    def logprob_entries(self, delta: CompletionDelta) -> Iterator[dict[str, Any]]:
+        """Yield each token of a delta with its logprob and alternatives, in OpenAI's form."""
+        tops = delta.top_logprobs or ((),) * len(delta.token_ids)
+        for token_id, logprob, top in zip(delta.token_ids, delta.logprobs, tops, strict=True):
             entry = self._token(token_id, logprob)
             entry["top_logprobs"] = [self._token(other, value) for other, value in top]
             yield entry
@@ -83,7 +87,9 @@ class Shapes(ABC):
         return {"token": text, "logprob": logprob, "bytes": whole}
 
 
-class ShapesFactory(Protocol):
-    """Makes the shapes of a completion that has begun."""
+class ResponseFormatFactory(Protocol):
+    """Makes the format of a completion that has begun."""
 
-    def __call__(self, run: CompletionRun, *, model: str, token_text: TokenText) -> Shapes: ...
+    def __call__(
+        self, run: CompletionRun, *, model: str, token_text: TokenText
+    ) -> ResponseFormat: ...

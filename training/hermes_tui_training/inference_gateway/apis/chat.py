@@ -11,10 +11,10 @@ from starlette.responses import Response
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import read_body, sse
 from hermes_tui_training.api.protocol import ChatRequest
-from hermes_tui_training.inference_gateway.apis.base import Shapes
-from hermes_tui_training.inference_gateway.completion_run import Outcome, Piece
+from hermes_tui_training.inference_gateway.apis.base import ResponseFormat
+from hermes_tui_training.inference_gateway.completion_run import CompletionDelta, CompletionResult
 from hermes_tui_training.inference_gateway.context import require_session
-from hermes_tui_training.inference_gateway.sampling_plan import plan
+from hermes_tui_training.inference_gateway.sampling_plan import chat_plan
 from hermes_tui_training.inference_gateway.streaming import begin
 
 DONE = sse("[DONE]")
@@ -24,10 +24,12 @@ DONE = sse("[DONE]")
 async def chat_completions(request: Request) -> Response:
     """``POST /v1/chat/completions``."""
     session = await require_session(request)
-    return await begin(request, session, plan(await read_body(request, ChatRequest)), ChatShapes)
+    return await begin(
+        request, session, chat_plan(await read_body(request, ChatRequest)), ChatFormat
+    )
 
 
-class ChatShapes(Shapes):
+class ChatFormat(ResponseFormat):
     """The answers of one chat completion."""
 
     def _envelope(self, kind: str) -> dict[str, Any]:
@@ -38,54 +40,54 @@ class ChatShapes(Shapes):
             "model": self.model,
         }
 
-    def answer(self, pieces: Sequence[Piece], outcome: Outcome) -> dict[str, Any]:
+    def answer(self, deltas: Sequence[CompletionDelta], result: CompletionResult) -> dict[str, Any]:
         """Return the whole completion as one JSON object."""
         choice: dict[str, Any] = {
             "index": 0,
-            "message": outcome.message,
-            "finish_reason": outcome.finish_reason,
+            "message": result.message,
+            "finish_reason": result.finish_reason,
             "logprobs": None,
         }
         usage = openai_usage(self.num_prompt_tokens, len(self.run.token_ids))
         body = self._envelope("chat.completion") | {"choices": [choice], "usage": usage}
         if self.plan.logprobs:
-            content = [entry for piece in pieces for entry in self.logprob_entries(piece)]
+            content = [entry for delta in deltas for entry in self.logprob_entries(delta)]
             choice["logprobs"] = {"content": content, "refusal": None}
         if self.plan.return_token_ids:
             choice["token_ids"] = self.run.token_ids
             body["prompt_token_ids"] = list(self.run.prompt.token_ids)
         return body
 
-    def first(self) -> Iterable[bytes]:
+    def start_events(self) -> Iterable[bytes]:
         """Yield the chunk that names the role."""
         chunk = self._chunk({"role": "assistant", "content": ""}, None)
         if self.plan.return_token_ids:
             chunk["prompt_token_ids"] = list(self.run.prompt.token_ids)
         yield sse(chunk)
 
-    def piece(self, piece: Piece) -> Iterable[bytes]:
-        """Yield the chunk of a piece; none when it has nothing that was asked for."""
-        if not piece.delta and not self.plan.logprobs and not self.plan.return_token_ids:
+    def delta_events(self, delta: CompletionDelta) -> Iterable[bytes]:
+        """Yield the chunk of a delta; none when it has nothing that was asked for."""
+        if not delta.message_delta and not self.plan.logprobs and not self.plan.return_token_ids:
             return
-        chunk = self._chunk(piece.delta, None)
+        chunk = self._chunk(delta.message_delta, None)
         choice = chunk["choices"][0]
         if self.plan.logprobs:
-            choice["logprobs"] = {"content": list(self.logprob_entries(piece)), "refusal": None}
+            choice["logprobs"] = {"content": list(self.logprob_entries(delta)), "refusal": None}
         if self.plan.return_token_ids:
-            choice["token_ids"] = list(piece.token_ids)
+            choice["token_ids"] = list(delta.token_ids)
         yield sse(chunk)
 
-    def last(self, outcome: Outcome) -> Iterable[bytes]:
+    def end_events(self, result: CompletionResult) -> Iterable[bytes]:
         """Yield the rest of the message, the finish, and the usage if it was asked for."""
-        if outcome.delta:
-            yield sse(self._chunk(outcome.delta, None))
-        yield sse(self._chunk({}, outcome.finish_reason))
+        if result.message_delta:
+            yield sse(self._chunk(result.message_delta, None))
+        yield sse(self._chunk({}, result.finish_reason))
         if self.plan.include_usage:
             usage = openai_usage(self.num_prompt_tokens, len(self.run.token_ids))
             yield sse(self._envelope("chat.completion.chunk") | {"choices": [], "usage": usage})
         yield DONE
 
-    def failed(self, error: ApiError) -> Iterable[bytes]:
+    def error_events(self, error: ApiError) -> Iterable[bytes]:
         """Yield the error, and the end."""
         yield sse(error.body())
         yield DONE

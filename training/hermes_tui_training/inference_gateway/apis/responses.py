@@ -12,12 +12,16 @@ from starlette.responses import Response
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import read_body, sse
-from hermes_tui_training.inference_gateway.apis.base import Shapes, TokenText
+from hermes_tui_training.inference_gateway.apis.base import ResponseFormat, TokenText
 from hermes_tui_training.inference_gateway.apis.responses_input import (
     ResponsesRequest,
     responses_plan,
 )
-from hermes_tui_training.inference_gateway.completion_run import CompletionRun, Outcome, Piece
+from hermes_tui_training.inference_gateway.completion_run import (
+    CompletionDelta,
+    CompletionResult,
+    CompletionRun,
+)
 from hermes_tui_training.inference_gateway.context import require_session
 from hermes_tui_training.inference_gateway.streaming import begin
 
@@ -27,13 +31,13 @@ async def responses(request: Request) -> Response:
     session = await require_session(request)
     body = await read_body(request, ResponsesRequest)
 
-    def shapes(run: CompletionRun, *, model: str, token_text: TokenText) -> ResponsesShapes:
-        return ResponsesShapes(run, model=model, token_text=token_text, asked=body)
+    def make_format(run: CompletionRun, *, model: str, token_text: TokenText) -> ResponsesFormat:
+        return ResponsesFormat(run, model=model, token_text=token_text, asked=body)
 
-    return await begin(request, session, responses_plan(body), shapes)
+    return await begin(request, session, responses_plan(body), make_format)
 
 
-class ResponsesShapes(Shapes):
+class ResponsesFormat(ResponseFormat):
     """The answers of one response: a list of items that grows."""
 
     def __init__(
@@ -44,17 +48,17 @@ class ResponsesShapes(Shapes):
         self._sequence = itertools.count()
         self._items: list[dict[str, Any]] = []
         self._logprobs: list[dict[str, Any]] = []
-        self._untold = 0  # index of the first logprob that no event has had
+        self._num_sent_logprobs = 0
 
     # -- whole ------------------------------------------------------------------------------
 
-    def answer(self, pieces: Sequence[Piece], outcome: Outcome) -> dict[str, Any]:
+    def answer(self, deltas: Sequence[CompletionDelta], result: CompletionResult) -> dict[str, Any]:
         """Return the whole response as one JSON object."""
-        for piece in pieces:
-            self._keep_logprobs(piece)
-        for _ in self._finish(outcome.message, outcome.finish_reason):
+        for delta in deltas:
+            self._keep_logprobs(delta)
+        for _ in self._finish(result.message, result.finish_reason):
             pass
-        return self._response(_status(outcome.finish_reason))
+        return self._response(_status(result.finish_reason))
 
     def _response(self, status: str, error: ApiError | None = None) -> dict[str, Any]:
         plan, asked = self.plan, self._asked
@@ -97,23 +101,23 @@ class ResponsesShapes(Shapes):
 
     # -- streamed ---------------------------------------------------------------------------
 
-    def first(self) -> Iterable[bytes]:
+    def start_events(self) -> Iterable[bytes]:
         """Yield that the response was created and runs."""
         yield self._event("response.created", response=self._response("in_progress"))
         yield self._event("response.in_progress", response=self._response("in_progress"))
 
-    def piece(self, piece: Piece) -> Iterable[bytes]:
+    def delta_events(self, delta: CompletionDelta) -> Iterable[bytes]:
         """Yield what the items gained."""
-        self._keep_logprobs(piece)
-        return self._grow(piece.delta)
+        self._keep_logprobs(delta)
+        return self._grow(delta.message_delta)
 
-    def last(self, outcome: Outcome) -> Iterable[bytes]:
+    def end_events(self, result: CompletionResult) -> Iterable[bytes]:
         """Yield the rest, and the whole response."""
-        yield from self._finish(outcome.delta, outcome.finish_reason)
-        status = _status(outcome.finish_reason)
+        yield from self._finish(result.message_delta, result.finish_reason)
+        status = _status(result.finish_reason)
         yield self._event(f"response.{status}", response=self._response(status))
 
-    def failed(self, error: ApiError) -> Iterable[bytes]:
+    def error_events(self, error: ApiError) -> Iterable[bytes]:
         """Yield the response as it broke off."""
         yield self._event("response.failed", response=self._response("failed", error))
 
@@ -125,19 +129,20 @@ class ResponsesShapes(Shapes):
         index, item_id = len(self._items) - 1, self._items[-1]["id"]
         return self._event(f"response.{kind}", output_index=index, item_id=item_id, **fields)
 
-    def _keep_logprobs(self, piece: Piece) -> None:
+    def _keep_logprobs(self, delta: CompletionDelta) -> None:
         if self.plan.logprobs:
-            self._logprobs += self.logprob_entries(piece)
+            self._logprobs += self.logprob_entries(delta)
 
     def _grow(self, delta: Mapping[str, Any]) -> Iterator[bytes]:
-        """Add a chat delta to the items; yield the events that tell it."""
+        """Add a chat delta to the items; yield the events for what they gained."""
         if thought := delta.get("reasoning_content"):
             yield from self._open("reasoning")
             yield from self._add_text("reasoning_text", thought)
         if text := delta.get("content"):
             yield from self._open("message")
-            told, self._untold = self._logprobs[self._untold :], len(self._logprobs)
-            yield from self._add_text("output_text", text, logprobs=told)
+            new = self._logprobs[self._num_sent_logprobs :]
+            self._num_sent_logprobs = len(self._logprobs)
+            yield from self._add_text("output_text", text, logprobs=new)
         for call in delta.get("tool_calls") or ():
             yield from self._add_call(call)
 

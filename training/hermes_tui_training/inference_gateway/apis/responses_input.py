@@ -12,9 +12,9 @@ from hermes_tui_common.openai import content_text
 from hermes_tui_training.api.protocol import Body, ChatRequest
 from hermes_tui_training.inference_gateway.sampling_plan import (
     Neutral,
-    Plan,
+    SamplingPlan,
     bad,
-    plan,
+    chat_plan,
     require_neutral,
     text_of,
 )
@@ -88,7 +88,7 @@ class ResponsesRequest(Body):
     user: str | None = None
 
 
-def responses_plan(body: ResponsesRequest) -> Plan:
+def responses_plan(body: ResponsesRequest) -> SamplingPlan:
     """Return what a request asks for.
 
     Raises: ApiError: 400 that names the field which cannot be honoured.
@@ -115,7 +115,7 @@ def responses_plan(body: ResponsesRequest) -> Plan:
         return_token_ids=body.return_token_ids,
         chat_template_kwargs=body.chat_template_kwargs,
     )
-    return replace(plan(chat), id_prefix="resp_", prompt_field="input")
+    return replace(chat_plan(chat), id_prefix="resp_", prompt_field="input")
 
 
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -16,15 +16,15 @@ from starlette.responses import Response
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import read_body, sse
 from hermes_tui_training.api.protocol import ChatRequest, SamplingRequest
-from hermes_tui_training.inference_gateway.apis.base import Shapes
+from hermes_tui_training.inference_gateway.apis.base import ResponseFormat
 from hermes_tui_training.inference_gateway.apis.chat import DONE, openai_usage
-from hermes_tui_training.inference_gateway.completion_run import Outcome, Piece
+from hermes_tui_training.inference_gateway.completion_run import CompletionDelta, CompletionResult
 from hermes_tui_training.inference_gateway.context import require_session
 from hermes_tui_training.inference_gateway.sampling_plan import (
     Neutral,
-    Plan,
+    SamplingPlan,
     bad,
-    plan,
+    chat_plan,
     require_neutral,
 )
 from hermes_tui_training.inference_gateway.streaming import begin
@@ -49,10 +49,10 @@ async def completions(request: Request) -> Response:
     """``POST /v1/completions``."""
     session = await require_session(request)
     body = await read_body(request, CompletionsRequest)
-    return await begin(request, session, _plan(body), CompletionsShapes)
+    return await begin(request, session, _text_plan(body), TextFormat)
 
 
-def _plan(body: CompletionsRequest) -> Plan:
+def _text_plan(body: CompletionsRequest) -> SamplingPlan:
     require_neutral(body, _NEUTRAL)
     own = {"prompt", "logprobs", *_NEUTRAL}
     shared = {name: value for name, value in body if name not in own}
@@ -64,7 +64,7 @@ def _plan(body: CompletionsRequest) -> Plan:
         **shared,
     )
     return replace(
-        plan(chat), raw_prompt=_prompt(body.prompt), id_prefix="cmpl-", prompt_field="prompt"
+        chat_plan(chat), raw_prompt=_prompt(body.prompt), id_prefix="cmpl-", prompt_field="prompt"
     )
 
 
@@ -79,42 +79,44 @@ def _prompt(prompt: Any) -> str | tuple[int, ...]:
     raise bad("prompt", "must be one text, or one list of token ids")
 
 
-class CompletionsShapes(Shapes):
+class TextFormat(ResponseFormat):
     """The answers of one text completion."""
 
     _offset = 0
 
-    def answer(self, pieces: Sequence[Piece], outcome: Outcome) -> dict[str, Any]:
+    def answer(self, deltas: Sequence[CompletionDelta], result: CompletionResult) -> dict[str, Any]:
         """Return the whole completion as one JSON object."""
-        choice = self._choice(outcome.message["content"], pieces, outcome.finish_reason)
+        choice = self._choice(result.message["content"], deltas, result.finish_reason)
         if self.plan.return_token_ids:
             choice["token_ids"] = self.run.token_ids
             choice["prompt_token_ids"] = list(self.run.prompt.token_ids)
         return self._envelope([choice]) | {"usage": self._usage()}
 
-    def first(self) -> Iterable[bytes]:
+    def start_events(self) -> Iterable[bytes]:
         """Yield nothing: the first chunk has text."""
         return ()
 
-    def piece(self, piece: Piece) -> Iterable[bytes]:
-        """Yield the chunk of a piece; none when it has nothing that was asked for."""
-        if not piece.delta and not self.plan.logprobs and not self.plan.return_token_ids:
+    def delta_events(self, delta: CompletionDelta) -> Iterable[bytes]:
+        """Yield the chunk of a delta; none when it has nothing that was asked for."""
+        if not delta.message_delta and not self.plan.logprobs and not self.plan.return_token_ids:
             return
-        choice = self._choice(piece.delta.get("content", ""), [piece], None)
+        choice = self._choice(delta.message_delta.get("content", ""), [delta], None)
         if self.plan.return_token_ids:
-            choice["token_ids"] = list(piece.token_ids)
-            if len(self.run.token_ids) == len(piece.token_ids):
+            choice["token_ids"] = list(delta.token_ids)
+            if len(self.run.token_ids) == len(delta.token_ids):
                 choice["prompt_token_ids"] = list(self.run.prompt.token_ids)
         yield self._chunk(choice)
 
-    def last(self, outcome: Outcome) -> Iterable[bytes]:
+    def end_events(self, result: CompletionResult) -> Iterable[bytes]:
         """Yield the rest of the text with the finish, and the usage if it was asked for."""
-        yield self._chunk(self._choice(outcome.delta.get("content", ""), [], outcome.finish_reason))
+        yield self._chunk(
+            self._choice(result.message_delta.get("content", ""), [], result.finish_reason)
+        )
         if self.plan.include_usage:
             yield sse(self._envelope([]) | {"usage": self._usage()})
         yield DONE
 
-    def failed(self, error: ApiError) -> Iterable[bytes]:
+    def error_events(self, error: ApiError) -> Iterable[bytes]:
         """Yield the error, and the end."""
         yield sse(error.body())
         yield DONE
@@ -136,14 +138,14 @@ class CompletionsShapes(Shapes):
         return sse(self._envelope([choice]) | usage)
 
     def _choice(
-        self, text: str, pieces: Sequence[Piece], finish_reason: str | None
+        self, text: str, deltas: Sequence[CompletionDelta], finish_reason: str | None
     ) -> dict[str, Any]:
-        logprobs = self._logprobs(pieces) if self.plan.logprobs and pieces else None
+        logprobs = self._logprobs(deltas) if self.plan.logprobs and deltas else None
         return {"index": 0, "text": text, "finish_reason": finish_reason, "logprobs": logprobs}
 
-    def _logprobs(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+    def _logprobs(self, deltas: Sequence[CompletionDelta]) -> dict[str, Any]:
         """Return logprobs in the older shape: one list per kind."""
-        entries = [entry for piece in pieces for entry in self.logprob_entries(piece)]
+        entries = [entry for delta in deltas for entry in self.logprob_entries(delta)]
         offsets = []
         for entry in entries:
             offsets.append(self._offset)

@@ -1,4 +1,4 @@
-"""What became of lessons, and how to undo them: ``/rl/rollback``, ``/rl/canaries``."""
+"""Policy versions: going back to one (``/rl/rollback``), what each says (``/rl/canaries``)."""
 
 from __future__ import annotations
 
