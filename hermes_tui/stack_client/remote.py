@@ -160,11 +160,11 @@ class RemoteBackend:
     async def _plain_sessions(self) -> list[SessionRow]:
         """Return the agent service's conversations, oldest first."""
         rows = {
-            str(row["session_key"]): SessionRow(
-                session_id=str(row["session_key"]),
+            row.session_key: SessionRow(
+                session_id=row.session_key,
                 task_id=PLAIN_TASK_ID,
-                created_at=float(row["created_at"]),
-                num_turns=int(row["num_turns"]),
+                created_at=row.created_at,
+                num_turns=row.num_turns,
             )
             for row in await self._gateway.sessions()
         }

@@ -22,7 +22,7 @@ from hermes_tui_services.api.protocol import (
     TurnRequest,
     path_key,
 )
-from hermes_tui_services.data_proxy.sessions import Conversations
+from hermes_tui_services.data_proxy.sessions import Sessions
 from hermes_tui_services.data_proxy.store import ConversationStore
 
 KEY = "agent:m:u"
@@ -499,11 +499,11 @@ class StuckWorker:
 async def test_a_turn_that_waits_when_its_service_stops_may_be_sent_again(tmp_path: Path) -> None:
     store = ConversationStore(tmp_path / "conversations.db")
     await store.open()
-    conversations = Conversations(store, StuckWorker())  # type: ignore[arg-type]
-    running = await conversations.submit("s", TurnRequest(message="one"))
+    sessions = Sessions(store, StuckWorker())  # type: ignore[arg-type]
+    running = await sessions.submit("s", TurnRequest(message="one"))
     await eventually(lambda: isinstance(running.events[-1], TextArrived))
-    waiting = await conversations.submit("s", TurnRequest(message="two"))
-    await conversations.stop(5.0)
+    waiting = await sessions.submit("s", TurnRequest(message="two"))
+    await sessions.stop(5.0)
     ends = [turn.events[-1] for turn in (waiting, running)]
     assert [getattr(end, "code", None) for end in ends] == [PROXY_UNAVAILABLE, INTERRUPTED]
     await store.close()

@@ -14,6 +14,7 @@ from hermes_tui_common.errors import ServiceError, UnreachableError
 from hermes_tui_common.http import iter_sse, require_ok
 from hermes_tui_services.api.events import TurnEnd, TurnEvent, event_from_response
 from hermes_tui_services.api.protocol import SESSION_KEY_HEADER, path_key
+from hermes_tui_services.api.wire import ConversationInfo, History, RunningTurn
 
 CALL_TIMEOUT_S = 30.0
 """How long a call that is no turn may take."""
@@ -126,8 +127,9 @@ class AgentClient:
 
     async def turns(self) -> dict[str, str]:
         """Return the run of every turn in flight, by session key. Raises: ServiceError."""
-        rows = (await self._call("GET", "/turns"))["data"]
-        return {row["session_key"]: row["run_id"] for row in rows}
+        answer = await self._call("GET", "/turns")
+        turns = [RunningTurn.model_validate(row) for row in answer["data"]]
+        return {turn.session_key: turn.run_id for turn in turns}
 
     async def interrupt(self, session_key: str) -> bool:
         """Stop the session's turn; return whether one was in flight. Raises: ServiceError."""
@@ -141,39 +143,37 @@ class AgentClient:
         path = f"/sessions/{path_key(session_key)}/approvals/{path_key(approval_id)}"
         await self._call("POST", path, {"choice": choice, "reason": reason})
 
-    async def history(self, session_key: str) -> list[dict[str, Any]]:
-        """Return the conversation as chat messages; ``interrupted`` marks a reply that was stopped.
+    async def history(self, session_key: str) -> History:
+        """Return the conversation; ``interrupted`` marks a reply that was stopped.
 
-        Raises: ServiceError: there is no such session, or the service is not there.
+        Raises: RefusedError: 404, there is no such session. ServiceError.
         """
         answer = await self._call("GET", f"/sessions/{path_key(session_key)}/history")
-        messages: list[dict[str, Any]] = answer["messages"]
-        return messages
+        return History.model_validate(answer)
 
     async def past_turns(self, session_key: str) -> list[PastTurn]:
         """Return the conversation turn by turn, oldest first.
 
         Raises: RefusedError: 404, there is no such session. ServiceError.
         """
-        answer = await self._call("GET", f"/sessions/{path_key(session_key)}/history")
-        messages = iter(answer["messages"])
+        history = await self.history(session_key)
+        messages = iter(history.messages)
         return [
             PastTurn(
-                run_id=row["run_id"],
-                messages=tuple(islice(messages, row["num_messages"])),
-                interrupted=row["interrupted"],
-                num_tokens=(row["metadata"].get("usage") or {}).get("output_tokens", 0),
-                started_at=row["started_at"],
-                finished_at=row["finished_at"],
+                run_id=turn.run_id,
+                messages=tuple(islice(messages, turn.num_messages)),
+                interrupted=turn.interrupted,
+                num_tokens=(turn.metadata.get("usage") or {}).get("output_tokens", 0),
+                started_at=turn.started_at,
+                finished_at=turn.finished_at,
             )
-            for row in answer["turns"]
+            for turn in history.turns
         ]
 
-    async def sessions(self) -> list[dict[str, Any]]:
+    async def sessions(self) -> list[ConversationInfo]:
         """Return every session, the one used last first. Raises: ServiceError."""
         answer = await self._call("GET", "/sessions")
-        rows: list[dict[str, Any]] = answer["data"]
-        return rows
+        return [ConversationInfo.model_validate(row) for row in answer["data"]]
 
     async def close(self, session_key: str) -> None:
         """Forget a session and its history. Raises: ServiceError."""

@@ -1,4 +1,4 @@
-"""The data proxy: owns the conversations' history, and runs turns on the worker of its pair."""
+"""The data proxy: owns the sessions' history, and runs turns on the worker of its pair."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -26,11 +25,12 @@ from hermes_tui_common.streaming import (
 from hermes_tui_services.api.config import DataProxyRole
 from hermes_tui_services.api.events import TurnEvent, TurnFailed, event_to_json
 from hermes_tui_services.api.protocol import ApprovalBody, TurnRequest, check_session_key
+from hermes_tui_services.api.wire import ConversationInfo, History, RunningTurn, StoredTurn
 from hermes_tui_services.data_proxy.registration import Registration
-from hermes_tui_services.data_proxy.sessions import Conversations
+from hermes_tui_services.data_proxy.sessions import Sessions
 from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
 from hermes_tui_services.data_proxy.turns import Turn
-from hermes_tui_services.data_proxy.worker_client import WorkerLink
+from hermes_tui_services.data_proxy.worker_client import WorkerClient
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +54,12 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
         store = ConversationStore(config.database)
         await store.open()
         async with peer_client(config.admin_key.get_secret_value()) as client:
-            conversations = Conversations(store, WorkerLink(client, config.worker_url))
-            registration = Registration(client, config, conversations.keys, url)
-            app.state.store, app.state.conversations = store, conversations
+            sessions = Sessions(store, WorkerClient(client, config.worker_url))
+            registration = Registration(client, config, sessions.keys, url)
+            app.state.store, app.state.sessions = store, sessions
             chores = [
                 asyncio.create_task(registration.keep()),
-                asyncio.create_task(_reap(conversations, registration, config.session_timeout_s)),
+                asyncio.create_task(_reap(sessions, registration, config.session_timeout_s)),
             ]
             try:
                 yield
@@ -67,7 +67,7 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
                 for chore in chores:
                     chore.cancel()
                 await asyncio.wait(chores)
-                await conversations.stop(STOP_S)
+                await sessions.stop(STOP_S)
                 await registration.unregister()
                 await store.close()
 
@@ -90,10 +90,10 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
     )
 
 
-async def _reap(conversations: Conversations, registration: Registration, timeout_s: float) -> None:
+async def _reap(sessions: Sessions, registration: Registration, timeout_s: float) -> None:
     while True:
         await asyncio.sleep(min(timeout_s / 2, MAX_REAP_S))
-        for session_key in await conversations.release_idle(timeout_s):
+        for session_key in await sessions.release_idle(timeout_s):
             logger.info("released idle session=%s", session_key)
             await registration.release(session_key)
 
@@ -105,12 +105,12 @@ async def _health(request: Request) -> Response:
 async def _turn(request: Request) -> Response:
     key = check_session_key(request.path_params["key"])
     body = await read_body(request, TurnRequest)
-    conversations: Conversations = request.app.state.conversations
-    turn = await conversations.submit(key, body)
+    sessions: Sessions = request.app.state.sessions
+    turn = await sessions.submit(key, body)
     if body.stream:
-        return LiveResponse(_stream(conversations.follow(turn)))
+        return LiveResponse(_stream(sessions.follow(turn)))
     try:
-        events = await unless_gone(request, _collect(conversations, turn))
+        events = await unless_gone(request, _collect(sessions, turn))
     except ClientGoneError:
         return Response(status_code=499)
     return _joined(turn, events)
@@ -118,8 +118,8 @@ async def _turn(request: Request) -> Response:
 
 async def _events(request: Request) -> Response:
     """Answer the turn in flight from its beginning; whoever reads this keeps no turn alive."""
-    conversations: Conversations = request.app.state.conversations
-    return LiveResponse(_stream(conversations.running(request.path_params["key"]).join()))
+    sessions: Sessions = request.app.state.sessions
+    return LiveResponse(_stream(sessions.running(request.path_params["key"]).join()))
 
 
 async def _stream(following: AsyncGenerator[list[TurnEvent], None]) -> AsyncGenerator[bytes, None]:
@@ -128,8 +128,8 @@ async def _stream(following: AsyncGenerator[list[TurnEvent], None]) -> AsyncGene
             yield b"".join(sse(event_to_json(event)) for event in batch)
 
 
-async def _collect(conversations: Conversations, turn: Turn) -> list[TurnEvent]:
-    return [event async for batch in conversations.follow(turn) for event in batch]
+async def _collect(sessions: Sessions, turn: Turn) -> list[TurnEvent]:
+    return [event async for batch in sessions.follow(turn) for event in batch]
 
 
 def _joined(turn: Turn, events: Sequence[TurnEvent]) -> Response:
@@ -148,19 +148,19 @@ def _joined(turn: Turn, events: Sequence[TurnEvent]) -> Response:
 
 
 async def _close(request: Request) -> Response:
-    await request.app.state.conversations.close(request.path_params["key"])
+    await request.app.state.sessions.close(request.path_params["key"])
     return JSONResponse({"status": "ok"})
 
 
 async def _interrupt(request: Request) -> Response:
-    stopped = request.app.state.conversations.interrupt(request.path_params["key"])
+    stopped = request.app.state.sessions.interrupt(request.path_params["key"])
     return JSONResponse({"status": "ok", "interrupted": stopped})
 
 
 async def _answer(request: Request) -> Response:
     body = await read_body(request, ApprovalBody)
     params = request.path_params
-    await request.app.state.conversations.answer(params["key"], params["approval_id"], body)
+    await request.app.state.sessions.answer(params["key"], params["approval_id"], body)
     return JSONResponse({"status": "ok"})
 
 
@@ -169,60 +169,59 @@ async def _history(request: Request) -> Response:
     turns = await request.app.state.store.turns(key)
     if turns is None:
         raise ApiError(404, f"No session '{key}'.", code="session_not_found")
-    return JSONResponse(
-        {
-            "session_key": key,
-            "running": request.app.state.conversations.is_running(key),
-            "messages": [message for turn in turns for message in turn.messages],
-            "turns": [_turn_row(turn) for turn in turns],
-        }
+    history = History(
+        session_key=key,
+        running=request.app.state.sessions.is_running(key),
+        messages=[message for turn in turns for message in turn.messages],
+        turns=[_stored_turn(turn) for turn in turns],
     )
+    return JSONResponse(history.model_dump())
 
 
-def _turn_row(turn: TurnRow) -> dict[str, Any]:
-    return {
-        "run_id": turn.run_id,
-        "num_messages": len(turn.messages),
-        "interrupted": turn.interrupted,
-        "metadata": turn.metadata,
-        "started_at": turn.started_at,
-        "finished_at": turn.finished_at,
-    }
+def _stored_turn(turn: TurnRow) -> StoredTurn:
+    return StoredTurn(
+        run_id=turn.run_id,
+        num_messages=len(turn.messages),
+        interrupted=turn.interrupted,
+        metadata=turn.metadata,
+        started_at=turn.started_at,
+        finished_at=turn.finished_at,
+    )
 
 
 async def _turns(request: Request) -> Response:
-    turns = request.app.state.conversations.in_flight()
-    return JSONResponse(
-        {
-            "data": [
-                {"session_key": t.session_key, "run_id": t.run_id, "started_at": t.running_since}
-                for t in turns
-            ]
-        }
-    )
+    rows = [
+        RunningTurn(
+            session_key=turn.session_key, run_id=turn.run_id, started_at=turn.running_since
+        ).model_dump()
+        for turn in request.app.state.sessions.in_flight()
+    ]
+    return JSONResponse({"data": rows})
 
 
 async def _sessions(request: Request) -> Response:
-    conversations: Conversations = request.app.state.conversations
-    rows = await request.app.state.store.sessions()
-    rows = [{**row, "running": conversations.is_running(row["session_key"])} for row in rows]
-    stored = {row["session_key"] for row in rows}
+    sessions: Sessions = request.app.state.sessions
+    stored: list[ConversationInfo] = await request.app.state.store.sessions()
+    rows = [
+        row.model_copy(update={"running": sessions.is_running(row.session_key)}) for row in stored
+    ]
+    known = {row.session_key for row in rows}
     # A session is stored once it has something to keep: its first turn may still run.
     begun = [
-        turn
-        for turn in conversations.in_flight()
-        if turn.session_key not in stored and turn.request.history is None
+        _begun_session(turn)
+        for turn in sessions.in_flight()
+        if turn.session_key not in known and turn.request.history is None
     ]
-    return JSONResponse({"data": [*map(_begun_session, begun), *rows]})
+    return JSONResponse({"data": [row.model_dump() for row in (*begun, *rows)]})
 
 
-def _begun_session(turn: Turn) -> dict[str, Any]:
+def _begun_session(turn: Turn) -> ConversationInfo:
     upstream = turn.request.upstream
-    return {
-        "session_key": turn.session_key,
-        "created_at": turn.started_at,
-        "last_active_at": turn.running_since,
-        "num_turns": 0,
-        "inf_base_url": upstream.base_url if upstream else None,
-        "running": True,
-    }
+    return ConversationInfo(
+        session_key=turn.session_key,
+        created_at=turn.started_at,
+        last_active_at=turn.running_since,
+        num_turns=0,
+        inf_base_url=upstream.base_url if upstream else None,
+        running=True,
+    )

@@ -31,7 +31,7 @@ from hermes_tui_services.api.protocol import (
 from hermes_tui_services.data_proxy.messages import interrupted_messages, messages_of, replayed
 from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
 from hermes_tui_services.data_proxy.turns import Turn
-from hermes_tui_services.data_proxy.worker_client import WorkerLink
+from hermes_tui_services.data_proxy.worker_client import WorkerClient
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +59,10 @@ class _Session:
         return [*([self.running] if self.running else []), *self.waiting]
 
 
-class Conversations:
+class Sessions:
     """All sessions of one data proxy. Turns of a session run one after another."""
 
-    def __init__(self, store: ConversationStore, worker: WorkerLink) -> None:
+    def __init__(self, store: ConversationStore, worker: WorkerClient) -> None:
         self._store = store
         self._worker = worker
         self._sessions: dict[str, _Session] = {}

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from hermes_tui_common.errors import StackError
 from hermes_tui_common.migrations import NewerSchemaError, migrate
 from hermes_tui_services.api.protocol import ChatMessage, Upstream
+from hermes_tui_services.api.wire import ConversationInfo
 
 T = TypeVar("T")
 
@@ -203,10 +204,10 @@ class ConversationStore:
 
         return await self._write(write)
 
-    async def sessions(self) -> list[dict[str, Any]]:
+    async def sessions(self) -> list[ConversationInfo]:
         """Return every session, the one used last first; keys are not in it."""
 
-        def read() -> list[dict[str, Any]]:
+        def read() -> list[ConversationInfo]:
             rows = self._connection().execute(
                 "SELECT s.session_key, s.created_at, s.inference, COUNT(t.turn_id) AS num_turns,"
                 " COALESCE(MAX(t.finished_at), s.created_at) AS last_active_at"
@@ -297,15 +298,15 @@ def _add_session(db: sqlite3.Connection, session_key: str) -> None:
     )
 
 
-def _session(row: sqlite3.Row) -> dict[str, Any]:
-    inference = json.loads(row["inference"]) if row["inference"] else None
-    return {
-        "session_key": row["session_key"],
-        "created_at": row["created_at"],
-        "last_active_at": row["last_active_at"],
-        "num_turns": row["num_turns"],
-        "inf_base_url": inference["base_url"] if inference else None,
-    }
+def _session(row: sqlite3.Row) -> ConversationInfo:
+    upstream = Upstream.model_validate_json(row["inference"]) if row["inference"] else None
+    return ConversationInfo(
+        session_key=row["session_key"],
+        created_at=row["created_at"],
+        last_active_at=row["last_active_at"],
+        num_turns=row["num_turns"],
+        inf_base_url=upstream.base_url if upstream else None,
+    )
 
 
 def _turn(row: sqlite3.Row) -> TurnRow:

@@ -22,7 +22,7 @@ INTERRUPT_TIMEOUT_S = 1.0
 """How long the worker may take to say that it passed an interrupt on."""
 
 
-class WorkerLink:
+class WorkerClient:
     """One worker, over HTTP.
 
     Args:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -32,7 +33,7 @@ from hermes_tui_services.api.protocol import (
     check_session_key,
     path_key,
 )
-from hermes_tui_services.gateway.data_proxies import RETRY_S, Chain
+from hermes_tui_services.gateway.data_proxies import RETRY_S, DataProxies
 from hermes_tui_services.gateway.requests import (
     ChatBody,
     ResponsesBody,
@@ -63,7 +64,7 @@ def create_app(config: GatewayRole, *, retry_s: float = RETRY_S) -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with peer_client(config.admin_key.get_secret_value()) as client:
-            app.state.chain = Chain(client, config.router_url, retry_s)
+            app.state.data_proxies = DataProxies(client, config.router_url, retry_s)
             yield
 
     session = "/sessions/{key:session_key}"
@@ -111,9 +112,9 @@ async def _responses(request: Request) -> Response:
     headers = {SESSION_KEY_HEADER: header_value(key)}
     try:
         if body.stream:
-            events = await _begun(request, _chain(request).turn(key, turn))
+            events = await _begun(request, _data_proxies(request).turn(key, turn))
             return LiveResponse(response_stream(builder, events), headers)
-        async with contextlib.aclosing(_chain(request).turn(key, turn)) as events:
+        async with contextlib.aclosing(_data_proxies(request).turn(key, turn)) as events:
             await unless_gone(request, _drain(builder, events))
     except ClientGoneError:
         return Response(status_code=499)
@@ -132,9 +133,9 @@ async def _chat(request: Request) -> Response:
     headers = {SESSION_KEY_HEADER: header_value(key)}
     try:
         if body.stream:
-            events = await _begun(request, _chain(request).turn(key, turn))
+            events = await _begun(request, _data_proxies(request).turn(key, turn))
             return LiveResponse(chat_stream(builder, events), headers)
-        async with contextlib.aclosing(_chain(request).turn(key, turn)) as events:
+        async with contextlib.aclosing(_data_proxies(request).turn(key, turn)) as events:
             await unless_gone(request, _drain(builder, events))
     except ClientGoneError:
         return Response(status_code=499)
@@ -173,33 +174,39 @@ async def _with_first(
             yield event
 
 
-def _chain(request: Request) -> Chain:
-    chain: Chain = request.app.state.chain
-    return chain
+def _data_proxies(request: Request) -> DataProxies:
+    data_proxies: DataProxies = request.app.state.data_proxies
+    return data_proxies
 
 
 async def _ws(socket: WebSocket) -> None:
-    await FrameSocket(socket, socket.app.state.chain).serve()
+    await FrameSocket(socket, socket.app.state.data_proxies).serve()
 
 
 async def _sessions(request: Request) -> Response:
-    return JSONResponse({"object": "list", "data": await _chain(request).sessions()})
+    return _list(await _data_proxies(request).sessions())
+
+
+def _list(rows: Sequence[BaseModel]) -> Response:
+    return JSONResponse({"object": "list", "data": [row.model_dump() for row in rows]})
 
 
 async def _close(request: Request) -> Response:
     body = await read_body(request, SessionBody)
-    await _chain(request).close(check_session_key(body.session_key))
+    await _data_proxies(request).close(check_session_key(body.session_key))
     return JSONResponse({"status": "ok", "session_key": body.session_key})
 
 
 async def _history(request: Request) -> Response:
-    return JSONResponse(await _chain(request).call("GET", request.path_params["key"], "history"))
+    return JSONResponse(
+        await _data_proxies(request).call("GET", request.path_params["key"], "history")
+    )
 
 
 async def _events(request: Request) -> Response:
     key = request.path_params["key"]
     try:
-        events = await _begun(request, _chain(request).join(key))
+        events = await _begun(request, _data_proxies(request).join(key))
     except ClientGoneError:
         return Response(status_code=499)
     headers = {SESSION_KEY_HEADER: header_value(key)}
@@ -207,16 +214,17 @@ async def _events(request: Request) -> Response:
 
 
 async def _turns(request: Request) -> Response:
-    return JSONResponse({"object": "list", "data": await _chain(request).turns()})
+    return _list(await _data_proxies(request).turns())
 
 
 async def _interrupt(request: Request) -> Response:
-    return JSONResponse(await _chain(request).call("POST", request.path_params["key"], "interrupt"))
+    return JSONResponse(
+        await _data_proxies(request).call("POST", request.path_params["key"], "interrupt")
+    )
 
 
 async def _answer(request: Request) -> Response:
     body = await read_body(request, ApprovalBody)
-    path = f"approvals/{path_key(request.path_params['approval_id'])}"
-    return JSONResponse(
-        await _chain(request).call("POST", request.path_params["key"], path, body.model_dump())
-    )
+    key, approval_id = request.path_params["key"], request.path_params["approval_id"]
+    path = f"approvals/{path_key(approval_id)}"
+    return JSONResponse(await _data_proxies(request).call("POST", key, path, body.model_dump()))

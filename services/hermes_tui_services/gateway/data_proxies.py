@@ -11,9 +11,10 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
+from pydantic import BaseModel
 
 from hermes_tui_common.errors import ApiError, cause_of
 from hermes_tui_common.http import api_error_from, iter_sse
@@ -27,7 +28,9 @@ from hermes_tui_services.api.protocol import (
     TurnRequest,
     path_key,
 )
+from hermes_tui_services.api.wire import ConversationInfo, PairState, RunningTurn
 
+Row = TypeVar("Row", bound=BaseModel)
 logger = logging.getLogger(__name__)
 
 RETRY_S = 15.0
@@ -42,7 +45,7 @@ MAX_KNOWN = 10_000
 _UNAVAILABLE = ("router_unavailable", "no_live_pair", PROXY_UNAVAILABLE, WORKER_UNAVAILABLE)
 
 
-class Chain:
+class DataProxies:
     """Router and data proxies, over HTTP.
 
     Args:
@@ -198,24 +201,26 @@ class Chain:
         addr = await self._where(session_key, create=False, avoid=addr)
         return await self._call(method, addr, path, body)
 
-    async def sessions(self) -> list[dict[str, Any]]:
+    async def sessions(self) -> list[ConversationInfo]:
         """Return every session, the one used last first; ``running`` where a turn is in flight."""
-        rows: dict[str, dict[str, Any]] = {}
-        for row in await self._from_all("/sessions"):
-            known = rows.setdefault(row["session_key"], row)
-            known["running"] = known["running"] or row["running"]
+        rows: dict[str, ConversationInfo] = {}
+        for row in await self._from_all("/sessions", ConversationInfo):
+            known = rows.setdefault(row.session_key, row)
+            if row.running and not known.running:
+                rows[row.session_key] = known.model_copy(update={"running": True})
         return list(rows.values())
 
-    async def turns(self) -> list[dict[str, Any]]:
-        """Return every turn in flight: its session, its run, since when."""
-        return await self._from_all("/turns")
+    async def turns(self) -> list[RunningTurn]:
+        """Return every turn in flight."""
+        return await self._from_all("/turns", RunningTurn)
 
-    async def _from_all(self, path: str) -> list[dict[str, Any]]:
+    async def _from_all(self, path: str, kind: type[Row]) -> list[Row]:
         """Return the rows of all data proxies that live. Raises: ApiError."""
-        pairs = (await self._ask_router("GET", "/pairs"))["data"]
-        live = [pair["addr"] for pair in pairs if not pair["cause"]]
+        answer = await self._ask_router("GET", "/pairs")
+        pairs = [PairState.model_validate(row) for row in answer["data"]]
+        live = [pair.addr for pair in pairs if pair.cause is None]
         answers = await asyncio.gather(*(self._call("GET", addr, path) for addr in live))
-        return [row for answer in answers for row in answer["data"]]
+        return [kind.model_validate(row) for answer in answers for row in answer["data"]]
 
     async def _ask_router(
         self, method: str, path: str, body: dict[str, Any] | None = None

@@ -32,7 +32,7 @@ from hermes_tui_services.api.protocol import (
     UpstreamFields,
     check_session_key,
 )
-from hermes_tui_services.gateway.data_proxies import Chain
+from hermes_tui_services.gateway.data_proxies import DataProxies
 from hermes_tui_services.gateway.requests import turn_request
 
 logger = logging.getLogger(__name__)
@@ -58,9 +58,9 @@ class AgentParams(UpstreamFields):
 class FrameSocket:
     """One web socket: reads requests in order, and sends what their turns do."""
 
-    def __init__(self, socket: WebSocket, chain: Chain) -> None:
+    def __init__(self, socket: WebSocket, data_proxies: DataProxies) -> None:
         self._socket = socket
-        self._chain = chain
+        self._data_proxies = data_proxies
         self._runs: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
@@ -96,7 +96,7 @@ class FrameSocket:
                 queue_mode=params.queueMode,
                 idempotency_key=params.idempotencyKey or None,
             )
-            events = self._chain.turn(key, body)
+            events = self._data_proxies.turn(key, body)
             started = await anext(events)
             assert isinstance(started, TurnStarted)
             run_id = started.run_id

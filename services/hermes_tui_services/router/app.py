@@ -16,6 +16,7 @@ from hermes_tui_common.http import EXCEPTION_HANDLERS, read_body
 from hermes_tui_common.streaming import RequireKey, peer_client
 from hermes_tui_services.api.config import RouterRole
 from hermes_tui_services.api.protocol import AddrBody, RegisterBody, RouteBody, SessionBody
+from hermes_tui_services.api.wire import PairState
 from hermes_tui_services.router.pairs import Pairs
 
 
@@ -62,7 +63,9 @@ async def _health(request: Request) -> Response:
 async def _pairs(request: Request) -> Response:
     pairs: Pairs = request.app.state.pairs
     rows = [
-        {"addr": pair.addr, "worker_addr": pair.worker_addr, "cause": pair.cause or None}
+        PairState(
+            addr=pair.addr, worker_addr=pair.worker_addr, cause=pair.cause or None
+        ).model_dump()
         for pair in pairs.all()
     ]
     return JSONResponse({"data": rows})

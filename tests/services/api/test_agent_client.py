@@ -61,8 +61,8 @@ async def test_a_turn_is_a_row_of_events(one: Chain, client: AgentClient) -> Non
     assert isinstance(completed, TurnCompleted)
     assert (completed.text, completed.usage) == ("see ok", {"total_tokens": 3})
     assert one.agent.seen[0].session_key == KEY
-    assert [m["role"] for m in await client.history(KEY)] == ["user", "assistant", "tool",
-                                                              "assistant"]  # fmt: skip
+    messages = (await client.history(KEY)).messages
+    assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant"]
 
 
 async def test_the_upstream_travels_with_the_turn(one: Chain, client: AgentClient) -> None:
@@ -101,7 +101,7 @@ async def test_interrupting_by_call_and_by_hanging_up(one: Chain, client: AgentC
 
 async def test_sessions_are_listed_and_closed(client: AgentClient) -> None:
     await updates(client, "hi")
-    assert [row["session_key"] for row in await client.sessions()] == [KEY]
+    assert [row.session_key for row in await client.sessions()] == [KEY]
     await client.close(KEY)
     assert await client.sessions() == []
     with pytest.raises(ServiceError, match="No session"):
@@ -114,11 +114,11 @@ async def test_a_session_is_listed_while_its_first_turn_runs(
     sender = asyncio.create_task(updates(client, "so wait:x"))
     await eventually(lambda: one.agent.waiting)
     [row] = await client.sessions()
-    assert (row["session_key"], row["running"], row["num_turns"]) == (KEY, True, 0)
+    assert (row.session_key, row.running, row.num_turns) == (KEY, True, 0)
     one.agent.open("x")
     await sender
     [row] = await client.sessions()
-    assert (row["session_key"], row["running"], row["num_turns"]) == (KEY, False, 1)
+    assert (row.session_key, row.running, row.num_turns) == (KEY, False, 1)
 
 
 async def test_a_conversation_is_read_turn_by_turn(client: AgentClient) -> None:

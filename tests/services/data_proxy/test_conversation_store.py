@@ -118,7 +118,7 @@ async def test_the_upstream_is_kept_and_replaced(store: ConversationStore) -> No
     await store.append("s", turn("hi"))
     assert (await store.load("s")).upstream == newer
     rows = await store.sessions()
-    assert [(row["session_key"], row["num_turns"], row["inf_base_url"]) for row in rows] == [
+    assert [(row.session_key, row.num_turns, row.inf_base_url) for row in rows] == [
         ("s", 1, "http://gw/v1")
     ]
     assert "sk-sess" not in str(rows)

@@ -1,0 +1,82 @@
+"""What the agent service's routes answer: the roles to each other, the gateway to its clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from hermes_tui_services.api.protocol import ChatMessage
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class ConversationInfo(_Answer):
+    """One row of ``GET /sessions``."""
+
+    session_key: str
+    """Names the session."""
+    created_at: float
+    """Unix seconds."""
+    last_active_at: float
+    """When its last turn ended or, while its first one runs, began; Unix seconds."""
+    num_turns: int
+    """Stored turns."""
+    inf_base_url: str | None
+    """Upstream of its turns; None for the configured one."""
+    running: bool = False
+    """Whether a turn is in flight."""
+
+
+class RunningTurn(_Answer):
+    """One row of ``GET /turns``: a turn in flight."""
+
+    session_key: str
+    """Its session."""
+    run_id: str
+    """Its run."""
+    started_at: float
+    """When it left the queue, Unix seconds."""
+
+
+class StoredTurn(_Answer):
+    """One turn of a history."""
+
+    run_id: str
+    """Its run."""
+    num_messages: int
+    """How many of the history's messages are its own."""
+    interrupted: bool
+    """Whether it was stopped before its end."""
+    metadata: dict[str, Any]
+    """What the agent reports about it; ``usage`` is OpenAI's."""
+    started_at: float
+    """When it was sent, Unix seconds."""
+    finished_at: float
+    """Unix seconds."""
+
+
+class History(_Answer):
+    """``GET /sessions/{key}/history``: a conversation."""
+
+    session_key: str
+    """Its session."""
+    running: bool
+    """Whether a turn is in flight; its messages are not here yet."""
+    messages: list[ChatMessage]
+    """All messages, oldest first; marks of ours: ``interrupted``, ``synthetic``."""
+    turns: list[StoredTurn]
+    """The turns that the messages belong to, oldest first."""
+
+
+class PairState(_Answer):
+    """One row of ``GET /pairs`` of the router."""
+
+    addr: str
+    """URL of the data proxy."""
+    worker_addr: str
+    """URL of its worker."""
+    cause: str | None
+    """Why it gets no sessions; None while it lives."""
