@@ -39,7 +39,7 @@ from hermes_tui.core.actions import PANES  # noqa: E402
 from hermes_tui.core.changes import ChatTurn  # noqa: E402
 from hermes_tui.core.controller import Controller  # noqa: E402
 from hermes_tui.tui import app as app_module  # noqa: E402
-from hermes_tui.tui.app import HermesTui, ScreenSettings, calm_collector  # noqa: E402
+from hermes_tui.tui.app import HermesTui, ScreenSettings, relax_garbage_collector  # noqa: E402
 from hermes_tui.tui.screens.main import MainScreen  # noqa: E402
 from hermes_tui.tui.widgets.chat_pane import ChatPane  # noqa: E402
 from hermes_tui_services.api.events import (  # noqa: E402
@@ -443,11 +443,11 @@ def main() -> None:
     if args.app:
         app, backend = make_app(args.app)
         backend.stream_s = args.seconds
-        calm_collector()  # as the program does
+        relax_garbage_collector()  # as the program does
         app.run()
         gc.freeze()
         return
-    calm_collector()  # as the program does
+    relax_garbage_collector()  # as the program does
     load = round(psutil.getloadavg()[0], 1)
     result: dict[str, Any] = {
         "load_average": load,

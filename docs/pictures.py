@@ -33,8 +33,8 @@ from fakes.screen import (  # noqa: E402
 from textual.pilot import Pilot  # noqa: E402
 
 from hermes_tui.core.models import CanaryRow  # noqa: E402
-from hermes_tui.tui.screens.compare import SizeScreen  # noqa: E402
-from hermes_tui.tui.widgets.markdown_reply import Reply  # noqa: E402
+from hermes_tui.tui.screens.compare import GroupSizeScreen  # noqa: E402
+from hermes_tui.tui.widgets.markdown_reply import ReplyChunk  # noqa: E402
 from hermes_tui.tui.widgets.prompt import Prompt  # noqa: E402
 
 VAST = (200, 60)
@@ -92,11 +92,11 @@ async def compare(pilot: Pilot[None]) -> None:
     """Show three replies side by side."""
     app = app_of(pilot)
     await pilot.press("escape", "g")
-    await until(pilot, lambda: isinstance(app.screen, SizeScreen), "the question")
+    await until(pilot, lambda: isinstance(app.screen, GroupSizeScreen), "the question")
     await pilot.press("backspace", "3", "enter")
     await until(pilot, lambda: isinstance(app.focused, Prompt), "the comparison")
     await pilot.press(*"Greet", "space", *"Ada", "enter")
-    await until(pilot, lambda: len(app.screen.query(Reply)) == 3, "the replies")
+    await until(pilot, lambda: len(app.screen.query(ReplyChunk)) == 3, "the replies")
     turns = app.controller.state.turns
     ended = [t for row in turns.values() for t in row if t.user_text == "Greet Ada"]
     await until(pilot, lambda: all(t.state == "completed" for t in ended), "their ends")

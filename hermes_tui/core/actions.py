@@ -47,7 +47,7 @@ class Action:
     hint: str = ""
     """Its word in the footer; empty keeps it out."""
     numbered: bool = False
-    """Whether each key stands for its place, 1, 2 …, which the method is given."""
+    """True when each key passes its number, 1, 2 …, to the method."""
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -208,14 +208,14 @@ ACTIONS: tuple[Action, ...] = (
         id="pane_tokens",
         title="Go to Tokens",
         keys=("t", "f7"),
-        help="The tokens that the model was given and sampled.",
+        help="The prompt's tokens and the sampled ones.",
         section="Move",
     ),
     Action(
         id="pane_training",
         title="Go to Training",
         keys=("l", "f8"),
-        help="The lesson: plots over the steps, the last one's numbers, the canary.",
+        help="Plots over the steps, the last step's numbers, the canary's answers.",
         section="Move",
     ),
     Action(
@@ -265,7 +265,7 @@ ACTIONS: tuple[Action, ...] = (
         id="chat_fold",
         title="Fold or unfold tool calls",
         keys=("o",),
-        help="Show or hide what the tools were given and answered.",
+        help="Show or hide the tools' arguments and results.",
         scope="chat",
         section="Chat",
         hint="fold",

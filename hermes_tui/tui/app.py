@@ -27,7 +27,7 @@ from hermes_tui.core.sanitize import clean
 from hermes_tui.tui.clipboard import copy
 from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import Keys, bindings, resolve
-from hermes_tui.tui.messages import CopyWanted, HintPressed
+from hermes_tui.tui.messages import ActionPressed, CopyRequested
 from hermes_tui.tui.palette import ActionsProvider, Palette
 from hermes_tui.tui.screens.action_screen import ActionScreen
 from hermes_tui.tui.screens.approval import ApprovalScreen
@@ -37,7 +37,7 @@ from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.screens.start import StartScreen
 from hermes_tui.tui.screens.stopping import StoppingScreen
 from hermes_tui.tui.themes import readable
-from hermes_tui.tui.widgets.base import Acts
+from hermes_tui.tui.widgets.base import ActionOwner
 from hermes_tui.tui.widgets.prompt import Prompt
 from hermes_tui_common.errors import HermesTuiError
 
@@ -52,10 +52,10 @@ HUNG_UP_S = 0.5
 
 FINISH_S = 0.5
 """Leaving waits at most this long for what was asked for before."""
-NUM_LOOKS = 50
+NUM_FINISH_POLLS = 50
 """It looks this often whether that is done."""
 
-TWICE_S = 2.0
+DOUBLE_PRESS_S = 2.0
 """Two presses of ctrl+c within this time quit."""
 
 
@@ -71,7 +71,7 @@ class ScreenSettings:
     """``tui.keymap``."""
 
 
-class HermesTui(Acts, App[None], inherit_bindings=False):
+class HermesTui(ActionOwner, App[None], inherit_bindings=False):
     """The screen over one controller.
 
     Args:
@@ -160,14 +160,14 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
             active = self.screen.active_bindings.get(event.key)
             if active and active.binding.action == "paste":
                 event = events.Paste(self.clipboard)  # as from outside: all lines to who takes them
-            elif await self._acted(event.key, active):
+            elif await self._handled_in_order(event.key, active):
                 return
         if isinstance(event, events.Paste):
             # Terminals, tmux among them, send the ends of lines as the enter key does.
             event.text = clean(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         await super().on_event(event)
 
-    async def _acted(self, key: str, active: ActiveBinding | None) -> bool:
+    async def _handled_in_order(self, key: str, active: ActiveBinding | None) -> bool:
         """Do what a key does beside the fields, which act in order themselves; return if it did.
 
         What leaves the prompt is done here all the same: the prompt would do it only once the keys
@@ -247,7 +247,7 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
 
             self.push_screen(ApprovalScreen(self.controller, request), answer)
 
-    async def on_hint_pressed(self, message: HintPressed) -> None:
+    async def on_action_pressed(self, message: ActionPressed) -> None:
         """Do an action that was clicked, or chosen in the palette."""
         if (doing := self.action_press(message.action_id)) is not None:
             await doing
@@ -262,16 +262,16 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
             self.screen.focused, "selected_text", ""
         )
         if selected:
-            self.post_message(CopyWanted(selected, "the selection"))
+            self.post_message(CopyRequested(selected, "the selection"))
             return
         now = self.controller.clock()
-        if now - self._interrupted_at < TWICE_S:
+        if now - self._interrupted_at < DOUBLE_PRESS_S:
             self.do_quit()
         else:
             self._interrupted_at = now
             self.notify(f"ctrl+c again quits, or {self.keys.label('quit')}", markup=False)
 
-    async def on_copy_wanted(self, message: CopyWanted) -> None:
+    async def on_copy_requested(self, message: CopyRequested) -> None:
         """Copy text, and say where it went."""
         text = clean(message.text)  # it may be pasted into a terminal
         if not text:
@@ -293,22 +293,22 @@ class HermesTui(Acts, App[None], inherit_bindings=False):
 
     async def _leave(self, choice: QuitChoice | None) -> None:
         if choice in ("stop", "detach"):
-            await self._finish_doing()
+            await self._finish_pending_actions()
         if choice == "detach":
             self.exit()
         elif choice == "stop":
             self.workers.cancel_group(self, "start")
             self.push_screen(StoppingScreen(self.controller))
 
-    async def _finish_doing(self) -> None:
+    async def _finish_pending_actions(self) -> None:
         """Let what was just asked for, such as a score, reach the stack."""
-        for _ in range(NUM_LOOKS):
-            if all(worker.is_finished for worker in self.workers if worker.group == "doing"):
+        for _ in range(NUM_FINISH_POLLS):
+            if all(worker.is_finished for worker in self.workers if worker.group == "actions"):
                 return
-            await asyncio.sleep(FINISH_S / NUM_LOOKS)
+            await asyncio.sleep(FINISH_S / NUM_FINISH_POLLS)
 
 
-def calm_collector() -> None:
+def relax_garbage_collector() -> None:
     """Have Python look for unreachable cycles less often, and not among what was imported.
 
     Textual makes and drops so many objects that with Python's own thresholds the collector would
@@ -328,7 +328,7 @@ def run_app(config: Config) -> int:
     controller = make_controller(config)
     settings = ScreenSettings(folder=run_dir.root, theme=config.tui.theme, keymap=config.tui.keymap)
     app = HermesTui(controller, settings)
-    calm_collector()
+    relax_garbage_collector()
     app.run()
     gc.freeze()  # else all that was shown is walked once more on the way out
     return app.return_code or 0

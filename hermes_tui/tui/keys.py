@@ -23,7 +23,7 @@ def bindings(scope: Scope) -> list[Binding]:
     return [
         Binding(
             key,
-            f"do('{action.id}'{f', {bound.place}' if action.numbered else ''})",
+            f"do('{action.id}'{f', {bound.number}' if action.numbered else ''})",
             action.title,
             show=False,
             priority=bound.before_widgets,
@@ -45,7 +45,7 @@ class _Bound:
     """
 
     id: str
-    place: int
+    number: int
     before_widgets: bool
     keys: tuple[str, ...]
 
@@ -55,11 +55,11 @@ def _bounds(action: Action, keys: tuple[str, ...]) -> Iterator[_Bound]:
 
     A keymap can only change a binding that is there, and can't take its last key away.
     """
-    for place, own in enumerate([(key,) for key in keys] if action.numbered else [keys], 1):
+    for number, own in enumerate([(key,) for key in keys] if action.numbered else [keys], 1):
         for early in (False, True):
-            name = f"{action.id}.{place}.{'early' if early else 'late'}"
+            name = f"{action.id}.{number}.{'early' if early else 'late'}"
             its = tuple(key for key in own if _before_widgets(key) is early)
-            yield _Bound(id=name, place=place, before_widgets=early, keys=its or (name,))
+            yield _Bound(id=name, number=number, before_widgets=early, keys=its or (name,))
 
 
 def _before_widgets(key: str) -> bool:

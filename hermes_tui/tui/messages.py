@@ -1,4 +1,4 @@
-"""What widgets tell the screen; in the past tense, each one line of meaning."""
+"""Messages that widgets post to their screen and to the app."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class EpisodePicked(Message):
 class SiblingClicked(Message):
     """One of several replies was clicked."""
 
-    place: int
-    """Its place, from 0."""
+    index: int
+    """Which reply, from 0."""
 
 
 @dataclass
@@ -40,14 +40,14 @@ class CursorMoved(Message):
 
 
 @dataclass
-class HintPressed(Message):
+class ActionPressed(Message):
     """An action was clicked in the footer, or chosen in the palette."""
 
     action_id: str
 
 
 @dataclass
-class FindWanted(Message):
+class FindRequested(Message):
     """Something is to be found in a pane."""
 
     last: str
@@ -57,7 +57,7 @@ class FindWanted(Message):
 
 
 @dataclass
-class FilterWanted(Message):
+class FilterRequested(Message):
     """Only some of the sessions are to be listed."""
 
     text: str
@@ -65,7 +65,7 @@ class FilterWanted(Message):
 
 
 @dataclass
-class ExportWanted(Message):
+class ExportRequested(Message):
     """An episode is to be written to a file."""
 
     episode_id: str
@@ -73,7 +73,7 @@ class ExportWanted(Message):
 
 
 @dataclass
-class CopyWanted(Message):
+class CopyRequested(Message):
     """Text is to go to the clipboard."""
 
     text: str
@@ -82,7 +82,7 @@ class CopyWanted(Message):
 
 
 @dataclass
-class LogSearchWanted(Message):
+class LogSearchRequested(Message):
     """Something is to be found in the log, or only lines with something are to be shown."""
 
     kind: Literal["find", "filter"]
@@ -98,17 +98,17 @@ class LogOpened(Message):
 
 
 @dataclass
-class RollbackWanted(Message):
+class RollbackRequested(Message):
     """An earlier version is to be made current; which, is still to be asked."""
 
 
 @dataclass
-class RestartWanted(Message):
+class RestartRequested(Message):
     """One process is to be restarted."""
 
     process: str
 
 
 @dataclass
-class TrainingHeld(Message):
+class HoldToggled(Message):
     """Training is to be held, or to go on."""

@@ -11,12 +11,12 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.widgets import Input
 
 from hermes_tui.core.actions import ACTIONS, Action
-from hermes_tui.tui.messages import HintPressed
+from hermes_tui.tui.messages import ActionPressed
 from hermes_tui.tui.screens.action_screen import ActionScreen
-from hermes_tui.tui.screens.dialogs import PAGING, LeavesOnce, Pages
+from hermes_tui.tui.screens.dialogs import PAGING, DismissOnce, PagedOptions
 
 
-class Palette(LeavesOnce, Pages, CommandPalette):
+class Palette(DismissOnce, PagedOptions, CommandPalette):
     """Textual's palette, left once; see ``ActionsProvider`` for what it does then."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*PAGING]
@@ -80,4 +80,4 @@ class ActionsProvider(Provider):
         """Do what was chosen, once: a second enter, typed before the palette is gone, is none."""
         if not self._chosen:
             self._chosen = True
-            self.app.post_message(HintPressed(action.id))
+            self.app.post_message(ActionPressed(action.id))

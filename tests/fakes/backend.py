@@ -71,9 +71,9 @@ def make_tokens(
 
 def prompt_for(text: str) -> tuple[Token, ...]:
     """Return a user message as ChatML tokens."""
-    pieces = ["<|im_start|>", "user", "\n", *text.split(" "), "<|im_end|>", "\n"]
-    pieces += ["<|im_start|>", "assistant", "\n"]
-    return tuple(Token(token_id=i + 1, text=piece) for i, piece in enumerate(pieces))
+    texts = ["<|im_start|>", "user", "\n", *text.split(" "), "<|im_end|>", "\n"]
+    texts += ["<|im_start|>", "assistant", "\n"]
+    return tuple(Token(token_id=i + 1, text=part) for i, part in enumerate(texts))
 
 
 class FakeBackend:
@@ -245,17 +245,17 @@ class FakeBackend:
 
     async def learning_events(self) -> AsyncIterator[TrainerEvent]:
         # Who comes back goes on where it left; who comes as another view begins now.
-        place = self._left_at.pop() if self._left_at else len(self._learned.told)
+        index = self._left_at.pop() if self._left_at else len(self._learned.items)
         self.num_listening += 1
         try:
-            async for event in self._learned.follow(place):
-                place += 1
+            async for event in self._learned.follow(index):
+                index += 1
                 if event.kind == "broken":
                     raise HermesTuiError("the trainer is gone")
                 yield event
         finally:
             self.num_listening -= 1
-            self._left_at.append(place)
+            self._left_at.append(index)
 
     async def processes(self) -> list[ProcessStatus]:
         return list(self.process_rows)
@@ -475,8 +475,10 @@ class FakeBackend:
     async def approve(self, session_id: str, approval_id: str, choice: str) -> None:
         self._called("approve", session_id, approval_id, choice)
         flight = self.flights.get(session_id)
-        told = [u for u in flight.updates.told if isinstance(u, ApprovalAnswered)] if flight else []
-        if any(answer.approval_id == approval_id for answer in told):
+        answers = (
+            [u for u in flight.updates.items if isinstance(u, ApprovalAnswered)] if flight else []
+        )
+        if any(answer.approval_id == approval_id for answer in answers):
             raise RefusedError(ApiError(410, f"The question was answered already: {choice}."))
         if flight:
             flight.updates.put(ApprovalAnswered(approval_id=approval_id, choice=choice))

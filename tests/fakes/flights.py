@@ -17,23 +17,23 @@ T = TypeVar("T")
 
 
 class Feed(Generic[T]):
-    """What was told, in order; any number of readers follow it, each from a place of its own."""
+    """Items in order; any number of readers follow them, each from an index of its own."""
 
     def __init__(self) -> None:
-        self.told: list[T] = []
+        self.items: list[T] = []
         self._grew = asyncio.Event()
 
     def put(self, one: T) -> None:
-        self.told.append(one)
+        self.items.append(one)
         self._grew.set()
         self._grew = asyncio.Event()
 
-    async def follow(self, place: int = 0) -> AsyncIterator[T]:
-        """Yield what was told from a place on, then what comes."""
+    async def follow(self, index: int = 0) -> AsyncIterator[T]:
+        """Yield the items from an index on, then what comes."""
         while True:
-            while place < len(self.told):
-                place += 1
-                yield self.told[place - 1]
+            while index < len(self.items):
+                index += 1
+                yield self.items[index - 1]
             await self._grew.wait()
 
 
@@ -49,7 +49,7 @@ class Flight:
     async def follow(self, *, joined: bool) -> AsyncIterator[TurnEvent]:
         """Yield the turn from its beginning to its end, as the sender or another one is told it."""
         yield self.started if joined else TurnStarted(run_id=self.started.run_id)
-        answered = {u.approval_id for u in self.updates.told if isinstance(u, ApprovalAnswered)}
+        answered = {u.approval_id for u in self.updates.items if isinstance(u, ApprovalAnswered)}
         async for update in self.updates.follow():
             settled = getattr(update, "approval_id", "") in answered
             if not (joined and settled):

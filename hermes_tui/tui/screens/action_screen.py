@@ -8,11 +8,11 @@ from collections.abc import Awaitable
 from hermes_tui.core.actions import Scope
 from hermes_tui.core.controller import Controller
 from hermes_tui.tui.context import AppContext
-from hermes_tui.tui.screens.throttled import PaintedScreen
-from hermes_tui.tui.widgets.base import Acts
+from hermes_tui.tui.screens.throttled import ThrottledScreen
+from hermes_tui.tui.widgets.base import ActionOwner
 
 
-class ActionScreen(Acts, PaintedScreen):
+class ActionScreen(ActionOwner, ThrottledScreen):
     """The app, the palette and the help need to know no more of a screen than this.
 
     Args:

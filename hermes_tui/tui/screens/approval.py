@@ -16,7 +16,7 @@ from hermes_tui.core.controller import Controller
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.tui.screens.dialogs import Dialog
 from hermes_tui.tui.widgets.approval_bar import seconds_left
-from hermes_tui.tui.widgets.formatting import foreign
+from hermes_tui.tui.widgets.formatting import literal
 from hermes_tui.tui.widgets.inputs import Field
 
 TICK_S = 0.2
@@ -75,20 +75,20 @@ class ApprovalScreen(Dialog[str | None]):
         free = " -free" if self.request.free else ""
         with Vertical(classes=f"dialog{free}", id="approval"):
             with VerticalScroll(id="approval-scroll", can_focus=False):
-                yield Static(foreign(self.request.question), id="approval-question")
+                yield Static(literal(self.request.question), id="approval-question")
             if self.request.free:
                 yield Field(placeholder="your answer", compact=True)
             with Answers(classes="buttons"):
                 for key, choice in self._keys.items():
                     words = CHOICES.get(choice, ("", one_line(choice)))[1]
-                    label = Content.assemble((f"{key} ", "dim"), foreign(words))
+                    label = Content.assemble((f"{key} ", "dim"), literal(words))
                     yield Button(label, id=f"choice-{key}", compact=True)
 
     def on_mount(self) -> None:
         """Say where it is asked, and count down; the enter key alone allows nothing."""
         where = self._controller.state.where(self.request)
         title = f"The agent asks in {where}" if where else "The agent asks"
-        self.query_one("#approval").border_title = foreign(title, "bold")
+        self.query_one("#approval").border_title = literal(title, "bold")
         if not self.request.free:
             self.query(Button).last().focus()
         self._tick()

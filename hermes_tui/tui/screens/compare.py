@@ -21,14 +21,14 @@ from hermes_tui.tui import messages
 from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import bindings, hints
 from hermes_tui.tui.screens.action_screen import ActionScreen
-from hermes_tui.tui.screens.dialogs import AskScreen, LeavesOnce
-from hermes_tui.tui.widgets.approval_bar import AskedBar
-from hermes_tui.tui.widgets.chrome import Hints, NoRoom, clickable
-from hermes_tui.tui.widgets.formatting import foreign
+from hermes_tui.tui.screens.dialogs import AskScreen, DismissOnce
+from hermes_tui.tui.widgets.approval_bar import ApprovalBar
+from hermes_tui.tui.widgets.chrome import Hints, TooSmallNotice, clickable
+from hermes_tui.tui.widgets.formatting import literal
 from hermes_tui.tui.widgets.prompt import Prompt
-from hermes_tui.tui.widgets.reply_column import SiblingView
+from hermes_tui.tui.widgets.reply_column import ReplyColumn
 from hermes_tui.tui.widgets.training_text import waits_for
-from hermes_tui.tui.widgets.turn_view import Fate
+from hermes_tui.tui.widgets.turn_view import TurnStatus
 
 TICK_S = 0.2
 """Counted-down seconds move this often."""
@@ -37,7 +37,7 @@ MIN_COLUMN = 36
 """Cells that a reply needs to be read beside others."""
 
 
-class SizeScreen(AskScreen):
+class GroupSizeScreen(AskScreen):
     """Asks how many replies to compare.
 
     Args:
@@ -59,7 +59,7 @@ class SizeScreen(AskScreen):
         return "" if well else f"a number from {MIN_SIBLINGS} to {MAX_SIBLINGS}"
 
 
-class CompareScreen(LeavesOnce, ActionScreen):
+class CompareScreen(DismissOnce, ActionScreen):
     """Draws one comparison; leaving it ends nothing."""
 
     CANVAS = Hints
@@ -71,7 +71,7 @@ class CompareScreen(LeavesOnce, ActionScreen):
         super().__init__(controller, context, id="compare")
         self.comparison = comparison
         self.shown = 0
-        """Place of the reply that is shown where there is room for one."""
+        """Index of the reply that is shown where there is room for one."""
 
     @property
     def scope(self) -> Scope:
@@ -83,13 +83,13 @@ class CompareScreen(LeavesOnce, ActionScreen):
         yield Static(id="compare-top")
         yield Static(id="compare-tabs")
         with Container(id="siblings"):
-            for place in range(self.comparison.size):
-                yield SiblingView(place)
-        yield AskedBar()
+            for index in range(self.comparison.size):
+                yield ReplyColumn(index)
+        yield ApprovalBar()
         with Vertical(id="prompt-box"):
             yield Prompt(self.context.keys, self.do_compare_leave)
         yield Hints()
-        yield NoRoom()
+        yield TooSmallNotice()
 
     def on_mount(self) -> None:
         """Follow the comparison."""
@@ -109,7 +109,7 @@ class CompareScreen(LeavesOnce, ActionScreen):
 
     async def _tick(self) -> None:
         counting = any(
-            self._fate(place).seconds_left > 0 for place in range(len(self.comparison.turns))
+            self._status(index).seconds_left > 0 for index in range(len(self.comparison.turns))
         )
         if counting or self.controller.state.pending_approvals:
             self.paint_soon()
@@ -121,25 +121,27 @@ class CompareScreen(LeavesOnce, ActionScreen):
 
     async def _paint_replies(self) -> None:
         comparison = self.comparison
-        for view in self.query(SiblingView):
-            if view.place < len(comparison.turns):
-                picked = view.place in comparison.picked
-                await view.sync(comparison.turns[view.place], self._fate(view.place), picked=picked)
+        for view in self.query(ReplyColumn):
+            if view.index < len(comparison.turns):
+                picked = view.index in comparison.picked
+                await view.sync(
+                    comparison.turns[view.index], self._status(view.index), picked=picked
+                )
 
     def _paint_edges(self) -> None:
         comparison = self.comparison
         top = Content.assemble(
             ("Compare", "bold $text-primary"),
             (f" · {comparison.size} replies", "dim"),
-            foreign(f" · {one_line(comparison.text)}" if comparison.text else ""),
+            literal(f" · {one_line(comparison.text)}" if comparison.text else ""),
         )
         self.query_one("#compare-top", Static).update(top)
         self.query_one("#compare-tabs", Static).update(self._tabs())
         keys = self.context.keys
-        asked = self.controller.state.approval_queue
+        pending = self.controller.state.approval_queue
         clock = self.controller.clock()
-        where = self._where(asked[0]) if asked else ""
-        self.query_one(AskedBar).show(asked, clock, keys.label("approval_answer"), where)
+        where = self._where(pending[0]) if pending else ""
+        self.query_one(ApprovalBar).show(pending, clock, keys.label("approval_answer"), where)
         talking = self.query_one("#prompt-box").display
         self.query_one(Hints).show(hints("prompt" if talking else "compare", self.scope), keys)
 
@@ -152,21 +154,21 @@ class CompareScreen(LeavesOnce, ActionScreen):
     def _tabs(self) -> Content:
         turns = self.comparison.turns
         tabs: list[Content] = []
-        for place in range(self.comparison.size):
-            state = turns[place].state if turns else ""
-            sign = "✓" if place in self.comparison.picked else {"running": "◌"}.get(state, "●")
-            style = "bold reverse" if place == self.shown else "dim"
-            tabs.append(clickable(f" {place + 1} {sign} ", f"screen.show({place})", style))
+        for index in range(self.comparison.size):
+            state = turns[index].state if turns else ""
+            sign = "✓" if index in self.comparison.picked else {"running": "◌"}.get(state, "●")
+            style = "bold reverse" if index == self.shown else "dim"
+            tabs.append(clickable(f" {index + 1} {sign} ", f"screen.show({index})", style))
         return Content(" ").join(tabs)
 
-    def _fate(self, place: int) -> Fate:
-        controller, episode = self.controller, self.comparison.episode(place)
-        return Fate(
+    def _status(self, index: int) -> TurnStatus:
+        controller, episode = self.controller, self.comparison.episode(index)
+        return TurnStatus(
             episode=episode,
             seconds_left=controller.rewards.seconds_to_undo(episode),
             training=controller.state.info.training,
             waiting=waits_for(controller.state.trainer),
-            judged_by=f"{place + 1} picks it",
+            judged_by=f"{index + 1} picks it",
             undo=controller.notifier.action_label("compare_undo"),
         )
 
@@ -174,7 +176,7 @@ class CompareScreen(LeavesOnce, ActionScreen):
 
     def on_resize(self, event: events.Resize) -> None:
         """Lay the replies out in as many columns as can be read."""
-        self.query_one(NoRoom).fit(event.size)
+        self.query_one(TooSmallNotice).fit(event.size)
         size = self.comparison.size
         fit = min(max(event.size.width // MIN_COLUMN, 1), size)
         rows = -(-size // fit)
@@ -184,13 +186,13 @@ class CompareScreen(LeavesOnce, ActionScreen):
         grid.grid_size_rows = 1 if narrow else rows
         self.action_show(self.shown)
 
-    def action_show(self, place: int) -> None:
+    def action_show(self, index: int) -> None:
         """Show one reply, where there is room for one, and give it the keys."""
-        self.shown = place
-        for view in self.query(SiblingView):
-            view.set_class(view.place == place, "-shown")
+        self.shown = index
+        for view in self.query(ReplyColumn):
+            view.set_class(view.index == index, "-shown")
         if not self.query_one("#prompt-box").display:
-            self.set_focus(self.query_one(f"#sibling-{place}"))
+            self.set_focus(self.query_one(f"#sibling-{index}"))
         self.paint_soon()
 
     def _show_prompt(self, wanted: bool) -> None:
@@ -200,7 +202,7 @@ class CompareScreen(LeavesOnce, ActionScreen):
         else:
             self.action_show(self.shown)
 
-    # What widgets tell ---------------------------------------------------------------------
+    # Messages of the widgets ----------------------------------------------------------------
 
     def on_message_typed(self, message: messages.MessageTyped) -> None:
         """Say it to all."""
@@ -217,7 +219,7 @@ class CompareScreen(LeavesOnce, ActionScreen):
     def on_sibling_clicked(self, message: messages.SiblingClicked) -> None:
         """Pick what was clicked."""
         message.stop()
-        self.do_compare_pick(message.place + 1)
+        self.do_compare_pick(message.index + 1)
 
     # Actions -------------------------------------------------------------------------------
 
@@ -234,15 +236,15 @@ class CompareScreen(LeavesOnce, ActionScreen):
 
     def do_compare_score(self) -> None:
         """Score: the picked ones are good, the others bad."""
-        self.run_worker(self.comparison.score(), group="doing")
+        self.run_worker(self.comparison.score(), group="actions")
 
     def do_compare_undo(self) -> None:
         """Take the scores back."""
-        self.run_worker(self.comparison.undo(), group="doing")
+        self.run_worker(self.comparison.undo(), group="actions")
 
     def do_compare_interrupt(self) -> None:
         """Stop those that still speak."""
-        self.run_worker(self.comparison.interrupt(), group="doing")
+        self.run_worker(self.comparison.interrupt(), group="actions")
 
     def do_compare_next(self) -> None:
         """Go to the next reply."""
@@ -254,7 +256,7 @@ class CompareScreen(LeavesOnce, ActionScreen):
 
     def do_compare_end(self) -> None:
         """Go to the end of the reply, and stay there."""
-        self.query_one(f"#sibling-{self.shown}", SiblingView).follow()
+        self.query_one(f"#sibling-{self.shown}", ReplyColumn).follow()
 
     def do_compare_leave(self) -> None:
         """Go back; replies that still come go on."""

@@ -14,8 +14,8 @@ from textual.widgets.option_list import Option
 
 from hermes_tui.core.models import StepRow
 from hermes_tui.core.state import ViewState
-from hermes_tui.tui.screens.dialogs import PAGING, Dialog, Pages
-from hermes_tui.tui.widgets.formatting import foreign, signed
+from hermes_tui.tui.screens.dialogs import PAGING, Dialog, PagedOptions
+from hermes_tui.tui.widgets.formatting import literal, signed
 
 
 class ConfirmScreen(Dialog[bool]):
@@ -41,8 +41,8 @@ class ConfirmScreen(Dialog[bool]):
     def compose(self) -> ComposeResult:
         """Lay out the question."""
         with Vertical(classes="dialog"):
-            yield Label(foreign(self._question, "bold"))
-            yield Static(foreign(self._about))
+            yield Label(literal(self._question, "bold"))
+            yield Static(literal(self._about))
             with Horizontal(classes="buttons"):
                 yield Button(Content.assemble(("y ", "dim"), self._yes), id="yes", compact=True)
                 yield Button(Content.assemble(("esc ", "dim"), "Cancel"), id="no", compact=True)
@@ -56,7 +56,7 @@ class ConfirmScreen(Dialog[bool]):
         self.dismiss(event.button.id == "yes")
 
 
-class VersionScreen(Pages, Dialog[int | None]):
+class VersionScreen(PagedOptions, Dialog[int | None]):
     """Asks which kept version to make current again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*PAGING]

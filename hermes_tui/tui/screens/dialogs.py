@@ -14,13 +14,13 @@ from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widgets import Button, Input, Label, OptionList, Static
 
 from hermes_tui.core.sanitize import one_line
-from hermes_tui.tui.widgets.formatting import foreign
+from hermes_tui.tui.widgets.formatting import literal
 from hermes_tui.tui.widgets.inputs import Field
 
 QuitChoice = Literal["stop", "detach", "cancel"]
 
 
-class LeavesOnce:
+class DismissOnce:
     """Is left once, however often it is asked for, as by both clicks of a double click.
 
     Textual (8.2) would take away whatever lies on top by then, and at last the main screen.
@@ -37,11 +37,14 @@ PAGING = (
     Binding("pageup", "page('up')", show=False, priority=True),
     Binding("pagedown", "page('down')", show=False, priority=True),
 )
-"""Bindings of a screen that ``Pages``."""
+"""Bindings of a screen with ``PagedOptions``."""
 
 
-class Pages:
-    """Pages in its list of options once that has room: before, Textual (8.2) ends with KeyError."""
+class PagedOptions:
+    """PagedOptions in its list of options, once that has room.
+
+    Before it has, Textual (8.2.8) ends with a KeyError.
+    """
 
     def action_page(self, where: str) -> None:
         """Go a page up or down."""
@@ -50,7 +53,7 @@ class Pages:
                 getattr(options, f"action_page_{where}")()
 
 
-class Dialog(LeavesOnce, ModalScreen[ScreenResultType]):
+class Dialog(DismissOnce, ModalScreen[ScreenResultType]):
     """Something over the screen; escape, or a click beside it, leaves it without an answer."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", show=False)]
@@ -117,15 +120,15 @@ class AskScreen(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         """Lay out the question."""
         with Vertical(classes="dialog"):
-            yield Label(foreign(self._question, "bold"))
+            yield Label(literal(self._question, "bold"))
             yield Field(value=self._value, compact=True)
-            yield Static(foreign(self._hint, "dim"), id="ask-hint")
+            yield Static(literal(self._hint, "dim"), id="ask-hint")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Answer, when the text will do."""
         problem = self.problem(event.value)
         if problem:
-            self.query_one("#ask-hint", Static).update(foreign(problem, "$text-error"))
+            self.query_one("#ask-hint", Static).update(literal(problem, "$text-error"))
         else:
             self.dismiss(event.value)
 

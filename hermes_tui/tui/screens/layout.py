@@ -30,9 +30,9 @@ from hermes_tui.core.state import ViewState
 from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import hints
 from hermes_tui.tui.screens.action_screen import ActionScreen
-from hermes_tui.tui.widgets.approval_bar import AskedBar
+from hermes_tui.tui.widgets.approval_bar import ApprovalBar
 from hermes_tui.tui.widgets.chat_pane import ChatPane
-from hermes_tui.tui.widgets.chrome import Hints, NoRoom, PaneTabs, TopBar
+from hermes_tui.tui.widgets.chrome import Hints, PaneTabs, TooSmallNotice, TopBar
 from hermes_tui.tui.widgets.logs_pane import LogsPane
 from hermes_tui.tui.widgets.prompt import Prompt
 from hermes_tui.tui.widgets.sessions_pane import SessionsPane
@@ -40,7 +40,7 @@ from hermes_tui.tui.widgets.system_pane import SystemPane
 from hermes_tui.tui.widgets.token_view import TokensPane
 from hermes_tui.tui.widgets.training_pane import TrainingPane
 from hermes_tui.tui.widgets.training_text import waits_for
-from hermes_tui.tui.widgets.turn_view import Fate
+from hermes_tui.tui.widgets.turn_view import TurnStatus
 
 TICK_S = 0.2
 """Counted-down seconds move this often, and only while some are shown."""
@@ -64,7 +64,7 @@ FOCUS: dict[Scope, str] = {
 
 
 class PanesScreen(ActionScreen):
-    """Draws the controller's state: sessions, conversation, tokens, lesson and stack."""
+    """Draws the controller's state: sessions, conversation, tokens, training and stack."""
 
     CANVAS = ChatPane
     AUTO_FOCUS = "#prompt"
@@ -96,8 +96,8 @@ class PanesScreen(ActionScreen):
         with Horizontal(id="body"):
             yield SessionsPane(self.controller.clock)
             with Vertical(id="center"):
-                yield ChatPane(self.context, self._fate)
-                yield AskedBar()
+                yield ChatPane(self.context, self._status)
+                yield ApprovalBar()
                 with Vertical(id="prompt-box"):
                     yield Prompt(self.context.keys, lambda: self.go(self.pane))
             with Vertical(id="right"):
@@ -106,7 +106,7 @@ class PanesScreen(ActionScreen):
                 yield SystemPane()
                 yield LogsPane(id="logs")
         yield Hints()
-        yield NoRoom()
+        yield TooSmallNotice()
 
     def on_mount(self) -> None:
         """Follow the stack; the prompt has the focus."""
@@ -141,7 +141,7 @@ class PanesScreen(ActionScreen):
         self.paint_soon()
 
     def _take(self, change: TokensSampled | EpisodeLoaded) -> None:
-        """Queue what concerns the shown episode; pieces of one completion are joined."""
+        """Queue what concerns the shown episode; tokens of one completion are joined."""
         if isinstance(change, EpisodeLoaded):
             if change.detail.row.episode_id == self._state.shown:
                 self._arrived.append(change)
@@ -186,15 +186,15 @@ class PanesScreen(ActionScreen):
         view = self.query_one(TokensPane).view
         if not state.shown and view.episode_id:
             view.clear()
-        self._paint_asked()
+        self._paint_approvals()
         if self._ticks and self._something_ticks():
             self._ticks.resume()
 
-    def _paint_asked(self) -> None:
+    def _paint_approvals(self) -> None:
         key = self.context.keys.label("approval_answer")
-        asked = self._state.approval_queue
-        where = self._state.where(asked[0]) if asked else ""
-        self.query_one(AskedBar).show(asked, self.controller.clock(), key, where)
+        pending = self._state.approval_queue
+        where = self._state.where(pending[0]) if pending else ""
+        self.query_one(ApprovalBar).show(pending, self.controller.clock(), key, where)
 
     def _paint_tokens(self, chat: ChatPane) -> None:
         arrived, self._arrived = self._arrived, []
@@ -206,15 +206,15 @@ class PanesScreen(ActionScreen):
             if view.episode_id != change.episode_id:
                 view.clear(change.episode_id)
             view.extend(change.completion_id, change.tokens)
-            chat.count_below(len(change.tokens))
-        chat.count_below(0)
+            chat.count_unread(len(change.tokens))
+        chat.count_unread(0)
 
     # Time ----------------------------------------------------------------------------------
 
     def _something_ticks(self) -> bool:
         state = self._state
         counting = any(
-            self._fate(turn).seconds_left > 0 for turn in state.turns.get(state.selected, ())[-1:]
+            self._status(turn).seconds_left > 0 for turn in state.turns.get(state.selected, ())[-1:]
         )
         return counting or state.step_started_at is not None or bool(state.pending_approvals)
 
@@ -222,7 +222,7 @@ class PanesScreen(ActionScreen):
         if not self.query(ChatPane):
             return
         self.controller.approvals.drop_expired()
-        self._paint_asked()
+        self._paint_approvals()
         self.query_one(TopBar).sync(self._state)
         await self.query_one(ChatPane).view.sync()
         if self._ticks and not self._something_ticks():
@@ -241,10 +241,10 @@ class PanesScreen(ActionScreen):
         work: WorkType[None] = follow
         self.run_worker(work, group="log", exclusive=True)
 
-    def _fate(self, turn: ChatTurn) -> Fate:
+    def _status(self, turn: ChatTurn) -> TurnStatus:
         state = self._state
         episode = state.episode(turn.episode_id) if turn.episode_id else None
-        return Fate(
+        return TurnStatus(
             episode=episode,
             seconds_left=self.controller.rewards.seconds_to_undo(episode),
             training=state.info.training,
@@ -293,9 +293,9 @@ class PanesScreen(ActionScreen):
 
     def on_resize(self, event: events.Resize) -> None:
         """Where there is room for one pane, show the one that has the focus."""
-        self.query_one(NoRoom).fit(event.size)
+        self.query_one(TooSmallNotice).fit(event.size)
         if self.scope != "prompt":
             self._show(self.scope)
 
     def _work(self, doing: Awaitable[None]) -> None:
-        self.run_worker(doing, group="doing")
+        self.run_worker(doing, group="actions")

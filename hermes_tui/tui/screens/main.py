@@ -16,11 +16,11 @@ from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.tui import messages
 from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import bindings
-from hermes_tui.tui.screens.compare import CompareScreen, SizeScreen
+from hermes_tui.tui.screens.compare import CompareScreen, GroupSizeScreen
 from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, Dialog, RewardScreen
 from hermes_tui.tui.screens.layout import FOCUS, PanesScreen
-from hermes_tui.tui.widgets.base import Acts
+from hermes_tui.tui.widgets.base import ActionOwner
 from hermes_tui.tui.widgets.chat_pane import ChatView
 from hermes_tui.tui.widgets.logs_pane import LogsPane
 from hermes_tui.tui.widgets.prompt import Prompt
@@ -59,7 +59,7 @@ class MainScreen(PanesScreen):
         if self.has_class("-narrow"):
             self.go("tokens" if message.episode_id else "chat")
 
-    def on_find_wanted(self, message: messages.FindWanted) -> None:
+    def on_find_requested(self, message: messages.FindRequested) -> None:
         """Ask what to find, then go there."""
         where = "conversation" if message.pane == "chat" else "tokens"
         views: dict[str, ChatView | TokenView] = {
@@ -74,7 +74,7 @@ class MainScreen(PanesScreen):
         hint = "the same again goes on"
         self._ask(AskScreen(f"Find in the {where}", message.last, hint), find)
 
-    def on_filter_wanted(self, message: messages.FilterWanted) -> None:
+    def on_filter_requested(self, message: messages.FilterRequested) -> None:
         """Ask which sessions to list."""
 
         def answer(text: str | None) -> None:
@@ -84,12 +84,12 @@ class MainScreen(PanesScreen):
         hint = "part of a title, a state, a reward, a version; nothing lists all"
         self._ask(AskScreen("List the sessions with", message.text, hint), answer)
 
-    def on_export_wanted(self, message: messages.ExportWanted) -> None:
+    def on_export_requested(self, message: messages.ExportRequested) -> None:
         """Write the shown episode to a file."""
         folder = self.context.folder / "exports"
         self._work(self.controller.export(message.episode_id, folder))
 
-    def on_restart_wanted(self, message: messages.RestartWanted) -> None:
+    def on_restart_requested(self, message: messages.RestartRequested) -> None:
         """Ask whether to restart the process."""
         if message.process == SUPERVISOR:
             self.notify("the supervisor owns the others: to start it anew, quit and stop all")
@@ -111,7 +111,7 @@ class MainScreen(PanesScreen):
         if self.has_class("-narrow"):
             self.go("logs")
 
-    def on_log_search_wanted(self, message: messages.LogSearchWanted) -> None:
+    def on_log_search_requested(self, message: messages.LogSearchRequested) -> None:
         """Ask what to find in the log, or which lines to show."""
         title = "Find in the log" if message.kind == "find" else "Show only lines with"
         find = self._find_in_log if message.kind == "find" else self._filter_log
@@ -127,7 +127,7 @@ class MainScreen(PanesScreen):
             self.query_one(LogsPane).view.show_only(text)
             self.query_one(LogsPane).sync(self._state.log)
 
-    def on_rollback_wanted(self) -> None:
+    def on_rollback_requested(self) -> None:
         """Ask which version to go back to."""
 
         def answer(version: int | None) -> None:
@@ -136,7 +136,7 @@ class MainScreen(PanesScreen):
 
         self._ask(VersionScreen(self._state), answer)
 
-    def on_training_held(self) -> None:
+    def on_hold_toggled(self) -> None:
         """Hold training, or let it go on."""
         self._work(self.controller.toggle_training())
 
@@ -156,7 +156,7 @@ class MainScreen(PanesScreen):
             return self.action_do(action_id)
         self.go(scope)
         owner = self.query_one(FOCUS[scope])
-        assert isinstance(owner, Acts)
+        assert isinstance(owner, ActionOwner)
         return owner.action_do(action_id)
 
     def _score(self, reward: float) -> None:
@@ -232,7 +232,7 @@ class MainScreen(PanesScreen):
             assert self._comparison is not None
             self.app.push_screen(CompareScreen(self.controller, self.context, self._comparison))
 
-        self._ask(SizeScreen(again=before is not None), answer)
+        self._ask(GroupSizeScreen(again=before is not None), answer)
 
     def do_turn_interrupt(self) -> None:
         """Stop the turn in flight."""
@@ -263,7 +263,7 @@ class MainScreen(PanesScreen):
         self.go("tokens")
 
     def do_pane_training(self) -> None:
-        """Go to the lesson."""
+        """Go to training."""
         self.go("training")
 
     def do_pane_system(self) -> None:

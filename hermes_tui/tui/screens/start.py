@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from hermes_tui.core.models import StartStage
 from hermes_tui.core.sanitize import one_line
-from hermes_tui.tui.widgets.formatting import foreign, line, state
+from hermes_tui.tui.widgets.formatting import line, literal, state
 
 LOGO = "hermes-tui"
 TICK_S = 1.0
@@ -104,7 +104,7 @@ class StartScreen(Screen[None]):
             end.update(
                 Content("\n").join(
                     [
-                        foreign(f"✗ {self._failure}", "$text-error"),
+                        literal(f"✗ {self._failure}", "$text-error"),
                         Content.styled("q leaves", "dim"),
                     ]
                 )

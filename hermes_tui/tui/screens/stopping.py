@@ -9,7 +9,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Label, Static
 
 from hermes_tui.core.controller import Controller
-from hermes_tui.tui.widgets.formatting import foreign
+from hermes_tui.tui.widgets.formatting import literal
 from hermes_tui_common.errors import HermesTuiError
 
 
@@ -42,6 +42,6 @@ class StoppingScreen(ModalScreen[None]):
         try:
             await self._controller.shutdown()
         except HermesTuiError as error:
-            self.app.exit(return_code=1, message=foreign(f"error: {error}").plain)
+            self.app.exit(return_code=1, message=literal(f"error: {error}").plain)
         else:
             self.app.exit()

@@ -18,7 +18,7 @@ PAINT_SHARE = 0.5
 """Drawing what arrives takes at most this share of the time: the rest is for keys."""
 
 
-class PaintedScreen(Screen[None]):
+class ThrottledScreen(Screen[None]):
     """Paints some time after something has changed."""
 
     CANVAS: ClassVar[type[Widget]]

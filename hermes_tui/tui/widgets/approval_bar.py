@@ -10,8 +10,8 @@ from textual.content import Content
 from textual.widget import Widget
 
 from hermes_tui.core.changes import PendingApproval
-from hermes_tui.tui.messages import HintPressed
-from hermes_tui.tui.widgets.formatting import foreign, line
+from hermes_tui.tui.messages import ActionPressed
+from hermes_tui.tui.widgets.formatting import line, literal
 
 
 def seconds_left(request: PendingApproval, now: float) -> str:
@@ -21,43 +21,43 @@ def seconds_left(request: PendingApproval, now: float) -> str:
     return f"{max(request.expires_at - now, 0.0):.0f} s"
 
 
-class AskedBar(Widget):
+class ApprovalBar(Widget):
     """Says what the agent asks, how long it waits, and which key answers."""
 
     ALLOW_SELECT = False
 
     def __init__(self) -> None:
-        super().__init__(classes="asked")
+        super().__init__(classes="approval-bar")
         self._question = Content()
         self._how = Content()
         self.display = False
 
-    def show(self, asked: list[PendingApproval], now: float, key: str, where: str = "") -> None:
+    def show(self, pending: list[PendingApproval], now: float, key: str, where: str = "") -> None:
         """Show the first question; none hides the lines.
 
         Args:
-            asked: the open questions, the one that the key answers first.
+            pending: the open questions, the one that the key answers first.
             now: seconds since the epoch.
             key: how the key that answers is written.
             where: where the first one is asked, when that is not what is shown.
         """
-        self.display = bool(asked)
-        if not asked:
+        self.display = bool(pending)
+        if not pending:
             return
-        question = line(f"◆ the agent asks: {asked[0].question}", "bold $text-warning")
-        time = seconds_left(asked[0], now)
-        place = f" · in {where}" if where else ""
+        question = line(f"◆ the agent asks: {pending[0].question}", "bold $text-warning")
+        time = seconds_left(pending[0], now)
+        session = f" · in {where}" if where else ""
         silence = f" · {time}, then it is a no" if time else ""
-        more = f" · {len(asked) - 1} more" if len(asked) > 1 else ""
+        more = f" · {len(pending) - 1} more" if len(pending) > 1 else ""
         how = Content.assemble(
-            (f"  {key}", "bold"), " answers", foreign(silence + more + place, "dim")
+            (f"  {key}", "bold"), " answers", literal(silence + more + session, "dim")
         )
         if (question, how) != (self._question, self._how):
             self._question, self._how = question, how
             self.refresh()
 
     def render(self) -> Content:
-        """Draw what is asked, and below it how and until when it is answered."""
+        """Draw the question, and below it how and until when it is answered."""
         width = self.content_size.width
         lines = (self._question, self._how)
         return Content("\n").join([text.truncate(width, ellipsis=True) for text in lines])
@@ -65,4 +65,4 @@ class AskedBar(Widget):
     def on_click(self, event: events.Click) -> None:
         """Open the question."""
         event.stop()
-        self.post_message(HintPressed("approval_answer"))
+        self.post_message(ActionPressed("approval_answer"))

@@ -9,10 +9,10 @@ from textual.content import Content
 from textual.widget import Widget
 
 from hermes_tui.core.actions import PANES, Scope
-from hermes_tui.tui.widgets.formatting import foreign
+from hermes_tui.tui.widgets.formatting import literal
 
 
-class Acts:
+class ActionOwner:
     """Does the actions of the registry: ``do('score_good')`` calls ``do_score_good``."""
 
     def action_do(self, action_id: str, *arguments: Any) -> Awaitable[None] | None:
@@ -22,7 +22,7 @@ class Acts:
         return result
 
 
-class ScrollsAtOnce:
+class ImmediateScroll:
     """Without animation: a key counts even if the next one, or more text, follows at once.
 
     What a scroll brings about, such as to hold the end again, would break its animation off in the
@@ -43,8 +43,8 @@ class ScrollsAtOnce:
 
 def titled(widget: Widget, scope: Scope, detail: Content | str = "") -> None:
     """Write a pane's title, and what it is about, into its border."""
-    title = foreign(PANES[scope], "bold")
+    title = literal(PANES[scope], "bold")
     if detail:
-        about = foreign(detail) if isinstance(detail, str) else detail
+        about = literal(detail) if isinstance(detail, str) else detail
         title = Content.assemble(title, (" · ", "dim"), about)
     widget.border_title = title

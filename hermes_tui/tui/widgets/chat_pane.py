@@ -16,13 +16,13 @@ from hermes_tui.core.changes import ChatTurn, ToolPart
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import Keys, bindings
-from hermes_tui.tui.messages import CopyWanted, FindWanted
-from hermes_tui.tui.widgets.base import Acts, titled
-from hermes_tui.tui.widgets.markdown_reply import Reply
+from hermes_tui.tui.messages import CopyRequested, FindRequested
+from hermes_tui.tui.widgets.base import ActionOwner, titled
+from hermes_tui.tui.widgets.markdown_reply import ReplyChunk
 from hermes_tui.tui.widgets.tool_block import FoldedBlock
-from hermes_tui.tui.widgets.transcript import NEAR, FollowingScroll
-from hermes_tui.tui.widgets.turn_view import Fate, TurnView
-from hermes_tui.tui.widgets.unread_bar import NewBelow
+from hermes_tui.tui.widgets.transcript import NEAR, TranscriptScroll
+from hermes_tui.tui.widgets.turn_view import TurnStatus, TurnView
+from hermes_tui.tui.widgets.unread_bar import UnreadBar
 
 BATCH = 10
 """Turns that are mounted at once, at the end and whenever the person scrolls to an edge."""
@@ -55,7 +55,7 @@ def welcome(keys: Keys, *, training: bool) -> Content:
     return Content("\n").join([Content(lead), Content(), *rows])
 
 
-class ChatView(Acts, FollowingScroll):
+class ChatView(ActionOwner, TranscriptScroll):
     """The scrolled turns. Stays at the end until the person scrolls up; ``end`` follows again.
 
     Of a long conversation a part is mounted; it goes on where the person scrolls to its edge.
@@ -63,10 +63,10 @@ class ChatView(Acts, FollowingScroll):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("chat")]
 
-    def __init__(self, context: AppContext, fate_of: Callable[[ChatTurn], Fate]) -> None:
+    def __init__(self, context: AppContext, status_of: Callable[[ChatTurn], TurnStatus]) -> None:
         super().__init__(id="chat-view")
         self.context = context
-        self._fate_of = fate_of
+        self._status_of = status_of
         self._turns: Sequence[ChatTurn] = ()
         self._first = 0
         self._end = 0
@@ -97,12 +97,12 @@ class ChatView(Acts, FollowingScroll):
             await self._open(max(len(turns) - BATCH, 0), len(turns))
         self.follow()
 
-    def _fate(self, turn: ChatTurn) -> Fate:
+    def _status(self, turn: ChatTurn) -> TurnStatus:
         keys = self.context.keys
         judged = [("score_good", "good"), ("score_bad", "bad")]
         labels = [f"{keys.label(action)} {word}" for action, word in judged if keys.label(action)]
         return replace(
-            self._fate_of(turn), judged_by=" · ".join(labels), undo=keys.label("score_undo")
+            self._status_of(turn), judged_by=" · ".join(labels), undo=keys.label("score_undo")
         )
 
     async def sync(self, changed: set[str] | None = None) -> None:
@@ -113,14 +113,14 @@ class ChatView(Acts, FollowingScroll):
         """
         async with self.changing():
             views = list(self.views())
-            if not self.goes_on_below and self._end < len(self._turns):
+            if not self.has_later_turns and self._end < len(self._turns):
                 await self._mount_until(len(self._turns))
             for view in views:
                 if changed is None or view.turn.turn_id in changed:
-                    await view.sync(self._fate(view.turn))
+                    await view.sync(self._status(view.turn))
             if self.following and self._end - self._first > 2 * BATCH:
                 await self._keep(self._end - BATCH, self._end)
-            if self.goes_on_below:
+            if self.has_later_turns:
                 self._mark_edges()
 
     # The part that is mounted ------------------------------------------------------------------
@@ -153,12 +153,12 @@ class ChatView(Acts, FollowingScroll):
         self._mark_edges()
 
     def _view(self, turn: ChatTurn) -> TurnView:
-        return TurnView(turn, self._fate(turn))
+        return TurnView(turn, self._status(turn))
 
     def _mark_edges(self) -> None:
         self.query_one("#welcome").display = not self._turns
         later = len(self._turns) - self._end
-        self.goes_on_below = later > 0
+        self.has_later_turns = later > 0
         for edge, text, count in (
             ("#earlier", f"▲ {self._first} earlier turns", self._first),
             ("#later", f"▼ {later} later turns", later),
@@ -173,7 +173,7 @@ class ChatView(Acts, FollowingScroll):
         rows = self.size.height * NEAR
         up = new_value < old_value and new_value <= rows and self._first > 0
         down = new_value > old_value and self.max_scroll_y - new_value <= rows
-        if (up and not self.following) or (down and self.goes_on_below):
+        if (up and not self.following) or (down and self.has_later_turns):
             self.run_worker(self._go_on(up), group="edge")
 
     async def _go_on(self, up: bool) -> None:
@@ -189,7 +189,7 @@ class ChatView(Acts, FollowingScroll):
 
     def do_chat_find(self) -> None:
         """Ask what to find."""
-        self.post_message(FindWanted(self._last_find, "chat"))
+        self.post_message(FindRequested(self._last_find, "chat"))
 
     def find(self, text: str) -> bool:
         """Go to the newest turn that holds a text, then to older ones; return whether one does."""
@@ -197,20 +197,20 @@ class ChatView(Acts, FollowingScroll):
         begin = self._found if text == self._last_find else number
         self._last_find, wanted = text, text.casefold()
         for distance in range(1, number + 1):
-            place = (begin - distance) % number
-            if wanted in words_of(self._turns[place]).casefold():
-                self._found = place
-                self.run_worker(self._go_to(place, wanted), group="find")
+            index = (begin - distance) % number
+            if wanted in words_of(self._turns[index]).casefold():
+                self._found = index
+                self.run_worker(self._go_to(index, wanted), group="find")
                 return True
         return False
 
-    async def _go_to(self, place: int, wanted: str) -> None:
+    async def _go_to(self, index: int, wanted: str) -> None:
         self.following = False
         async with self.changing():
-            if not self._first <= place < self._end:
-                first = max(place - BATCH // 2, 0)
+            if not self._first <= index < self._end:
+                first = max(index - BATCH // 2, 0)
                 await self._open(first, min(first + BATCH, len(self._turns)))
-        turn = self._turns[place]
+        turn = self._turns[index]
         for view in self.views():
             view.set_class(view.turn is turn, "-found")
             if view.turn is turn:
@@ -218,10 +218,10 @@ class ChatView(Acts, FollowingScroll):
 
     def _go_to_words(self, view: TurnView, wanted: str) -> None:
         turn = view.turn
-        target: TurnView | Reply = view
+        target: TurnView | ReplyChunk = view
         if wanted not in turn.user_text.casefold():
-            holding = [reply for reply in view.replies if wanted in reply.words.casefold()]
-            if holding and holding[0] is not view.replies[0]:
+            holding = [reply for reply in view.chunks if wanted in reply.words.casefold()]
+            if holding and holding[0] is not view.chunks[0]:
                 target = holding[0]
             if wanted not in turn.text.casefold():
                 view.fold(False)  # it stands in what is folded away
@@ -229,7 +229,7 @@ class ChatView(Acts, FollowingScroll):
 
     def do_chat_follow(self) -> None:
         """Go to the newest words and stay there."""
-        if self.goes_on_below:
+        if self.has_later_turns:
             self.run_worker(self.show(self._turns), group="edge")
         else:
             self.follow()
@@ -244,7 +244,7 @@ class ChatView(Acts, FollowingScroll):
     def do_chat_copy(self) -> None:
         """Copy the agent's last words."""
         text = next((turn.text for turn in reversed(self._turns) if turn.text), "")
-        self.post_message(CopyWanted(text, "the last reply"))
+        self.post_message(CopyRequested(text, "the last reply"))
 
 
 def words_of(turn: ChatTurn) -> str:
@@ -259,22 +259,22 @@ def words_of(turn: ChatTurn) -> str:
 
 
 class ChatPane(Vertical):
-    """The conversation and what is below its visible part."""
+    """The conversation, and how much has arrived out of sight."""
 
-    def __init__(self, context: AppContext, fate_of: Callable[[ChatTurn], Fate]) -> None:
+    def __init__(self, context: AppContext, status_of: Callable[[ChatTurn], TurnStatus]) -> None:
         super().__init__(id="chat")
         self.context = context
-        self._fate_of = fate_of
+        self._status_of = status_of
 
     def compose(self) -> ComposeResult:
         """Lay out the pane."""
-        yield ChatView(self.context, self._fate_of)
-        yield NewBelow("words")
+        yield ChatView(self.context, self._status_of)
+        yield UnreadBar("words")
 
     def on_mount(self) -> None:
         """Show the empty pane."""
         titled(self, "chat")
-        self.watch(self.view, "following", lambda: self.count_below(0))
+        self.watch(self.view, "following", lambda: self.count_unread(0))
 
     @property
     def view(self) -> ChatView:
@@ -288,10 +288,10 @@ class ChatPane(Vertical):
         episode = f"episode {state.ordinal(latest)} · " if latest else ""
         titled(self, "chat", episode + title)
 
-    def count_below(self, count: int) -> None:
+    def count_unread(self, count: int) -> None:
         """Say how much has arrived out of sight."""
-        below = self.query_one(NewBelow)
+        unread = self.query_one(UnreadBar)
         if self.view.following:
-            below.reset()
+            unread.reset()
         else:
-            below.add(count)
+            unread.add(count)

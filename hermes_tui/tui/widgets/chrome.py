@@ -16,7 +16,7 @@ from textual.widgets import Static
 from hermes_tui.core.actions import PANES, Action, Scope
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.keys import Keys
-from hermes_tui.tui.widgets.formatting import foreign, line, state
+from hermes_tui.tui.widgets.formatting import line, literal, state
 from hermes_tui.tui.widgets.training_text import waits_for
 
 MIN_SIZE = Size(60, 20)
@@ -41,7 +41,7 @@ class TopBar(Widget):
         about = f" · {view.info.model}" if view.info.model else ""
         about += f" · policy v{version}" if version is not None else ""
         name = clickable("hermes-tui", "app.press('palette')", "bold $text-primary")
-        left = Content.assemble(name, foreign(about))
+        left = Content.assemble(name, literal(about))
         right = self._status(view)
         if (left, right) != (self._left, self._right):
             self._left, self._right = left, right
@@ -127,12 +127,12 @@ class Hints(Widget):
         return gap.join(shown)
 
 
-class NoRoom(Static):
+class TooSmallNotice(Static):
     """Lies over everything while the terminal is too small; what is typed still arrives."""
 
     def __init__(self) -> None:
         text = f"hermes-tui needs {MIN_SIZE.width} columns and {MIN_SIZE.height} rows"
-        super().__init__(text, id="no-room")
+        super().__init__(text, id="too-small")
         self.display = False
 
     def fit(self, size: Size) -> None:

@@ -44,14 +44,14 @@ PART = " · "
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def foreign(text: str, style: str = "") -> Content:
+def literal(text: str, style: str = "") -> Content:
     """Return text of others as content: never markup, without control and direction characters."""
     return Content.styled(clean(text), style) if style else Content(clean(text))
 
 
 def line(text: str, style: str = "") -> Content:
     """Return text of others as content of one line, its white space made single spaces."""
-    return foreign(one_line(text), style)
+    return literal(one_line(text), style)
 
 
 def state(word: str, shown: str = "") -> Content:

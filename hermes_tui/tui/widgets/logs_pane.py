@@ -21,15 +21,15 @@ from textual.strip import Strip
 from hermes_tui.core.log_buffer import LogLines
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.tui.keys import bindings
-from hermes_tui.tui.messages import CopyWanted, LogSearchWanted
-from hermes_tui.tui.widgets.base import Acts, ScrollsAtOnce, titled
-from hermes_tui.tui.widgets.unread_bar import NewBelow
+from hermes_tui.tui.messages import CopyRequested, LogSearchRequested
+from hermes_tui.tui.widgets.base import ActionOwner, ImmediateScroll, titled
+from hermes_tui.tui.widgets.unread_bar import UnreadBar
 
 LEVELS = {
-    "ERROR": "logs--bad",
-    "CRITICAL": "logs--bad",
-    "Traceback": "logs--bad",
-    "WARNING": "logs--odd",
+    "ERROR": "logs--error",
+    "CRITICAL": "logs--error",
+    "Traceback": "logs--error",
+    "WARNING": "logs--warning",
     "DEBUG": "logs--dim",
 }
 """Component class of a line by the word that it contains among its first words."""
@@ -53,14 +53,14 @@ def brief(text: str, newest: str) -> str:
     return ("" if same_day else f"{time[1]} ") + time[2] + text[time.end() :]
 
 
-class LogView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
+class LogView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
     """Draws the kept lines that match the filter.
 
     Follows the newest line until the person scrolls up; ``end`` follows again. While it does not
     follow, what is read stays where it is, even when older lines fall out of the buffer.
     """
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {*LEVELS.values(), "logs--found", "logs--here"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {*LEVELS.values(), "logs--found", "logs--current"}
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("logs")]
     following: reactive[bool] = reactive(True, init=False, repaint=False)
 
@@ -69,12 +69,12 @@ class LogView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
         self.log_lines = LogLines()
         self.filter = ""
         """Only lines that contain it are shown; case does not count."""
-        self.sought = ""
+        self.search_text = ""
         """What is looked for; every match is marked."""
-        self.here: int | None = None
+        self.current: int | None = None
         """The number of the line that the search stands on."""
-        self.num_unseen = 0
-        """Lines that arrived below the visible part."""
+        self.num_unread = 0
+        """Lines that arrived out of sight."""
         self._shown: list[int] = []
         self._seen = 0
         self._widest = 0
@@ -111,8 +111,8 @@ class LogView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
         self._changed(gone, len(new))
 
     def _begin(self) -> None:
-        self._shown, self._seen, self._widest, self.here = [], 0, 0, None
-        self.num_unseen = 0
+        self._shown, self._seen, self._widest, self.current = [], 0, 0, None
+        self.num_unread = 0
         self.following = True
         self._changed(0, 0)
 
@@ -125,7 +125,7 @@ class LogView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
         if self.following:
             self.scroll_to(y=len(self._shown), force=True)
         else:
-            self.num_unseen += new
+            self.num_unread += new
             if gone:
                 self.scroll_to(y=max(top - gone, 0), force=True)
         self.refresh()
@@ -135,7 +135,7 @@ class LogView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
         self.filter = one_line(text)
         lines = self.log_lines
         self._shown = [number for number, line in lines.since(0) if self._matches(line)]
-        self.num_unseen = 0
+        self.num_unread = 0
         self.following = True
         self._changed(0, 0)
 
@@ -144,14 +144,14 @@ class LogView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """Draw one line of the log."""
         width, base = self.scrollable_content_region.width, self.rich_style
-        place = y + self.scroll_offset.y
-        if not 0 <= place < len(self._shown):
+        row = y + self.scroll_offset.y
+        if not 0 <= row < len(self._shown):
             return Strip.blank(width, base)
-        number = self._shown[place]
+        number = self._shown[row]
         text = self.log_lines[number]
         style = self._style_of(text)
         shown = brief(text, self.log_lines[self._shown[-1]])
-        strip = Strip(self._segments(shown, style, number == self.here))
+        strip = Strip(self._segments(shown, style, number == self.current))
         left = self.scroll_offset.x
         return strip.crop_extend(left, left + width, base).apply_style(base)
 
@@ -163,15 +163,15 @@ class LogView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(name, partial=True)
 
-    def _segments(self, text: str, style: Style, here: bool) -> list[Segment]:
-        sought = self.sought.lower()
-        if not sought:
+    def _segments(self, text: str, style: Style, current: bool) -> list[Segment]:
+        search_text = self.search_text.lower()
+        if not search_text:
             return [Segment(text, style)]
-        mark = style + self._style("logs--here" if here else "logs--found")
+        mark = style + self._style("logs--current" if current else "logs--found")
         segments: list[Segment] = []
         begin, lower = 0, text.lower()
-        while (found := lower.find(sought, begin)) >= 0:
-            end = found + len(sought)
+        while (found := lower.find(search_text, begin)) >= 0:
+            end = found + len(search_text)
             segments += [Segment(text[begin:found], style), Segment(text[found:end], mark)]
             begin = end
         return [*segments, Segment(text[begin:], style)]
@@ -182,61 +182,62 @@ class LogView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
         """Stop following when the person scrolls up; follow again at the end."""
         super().watch_scroll_y(old_value, new_value)
         if round(new_value) >= self.max_scroll_y:
-            self.num_unseen = 0
+            self.num_unread = 0
             self.following = True
         elif new_value < old_value:
             self.following = False
 
     def do_logs_follow(self) -> None:
         """Go to the newest line and stay there."""
-        self.num_unseen = 0
+        self.num_unread = 0
         self.following = True
         self.scroll_to(y=len(self._shown), force=True)
 
     def do_logs_find(self) -> None:
         """Ask what to find."""
-        self.post_message(LogSearchWanted("find", self.sought))
+        self.post_message(LogSearchRequested("find", self.search_text))
 
     def do_logs_filter(self) -> None:
         """Ask what lines to show."""
-        self.post_message(LogSearchWanted("filter", self.filter))
+        self.post_message(LogSearchRequested("filter", self.filter))
 
     def do_logs_copy(self) -> None:
         """Copy the shown lines."""
         text = "\n".join(self.log_lines[number] for number in self._shown)
-        self.post_message(CopyWanted(text, f"{len(self._shown)} lines of the log"))
+        self.post_message(CopyRequested(text, f"{len(self._shown)} lines of the log"))
 
     def find(self, text: str) -> bool:
         """Go to the next older line that contains a text, from the newest; wraps around.
 
         Returns: whether there is one.
         """
-        if one_line(text) != self.sought:
-            self.sought, self.here = one_line(text), None
+        if one_line(text) != self.search_text:
+            self.search_text, self.current = one_line(text), None
         self.refresh()
-        older_first = [n for n in self._shown if self.sought.lower() in self.log_lines[n].lower()]
-        if not self.sought or not older_first:
-            self.here = None
+        wanted = self.search_text.lower()
+        matches = [n for n in self._shown if wanted in self.log_lines[n].lower()]
+        if not wanted or not matches:
+            self.current = None
             return False
-        before = [n for n in older_first if self.here is None or n < self.here]
-        self.here = (before or older_first)[-1]
-        self._show_line(bisect.bisect_left(self._shown, self.here))
+        before = [n for n in matches if self.current is None or n < self.current]
+        self.current = (before or matches)[-1]
+        self._show_line(bisect.bisect_left(self._shown, self.current))
         return True
 
-    def _show_line(self, place: int) -> None:
+    def _show_line(self, row: int) -> None:
         top, height = self.scroll_offset.y, self.scrollable_content_region.height
-        if not top <= place < top + height:
+        if not top <= row < top + height:
             self.following = False
-            self.scroll_to(y=max(place - height // 2, 0), force=True)
+            self.scroll_to(y=max(row - height // 2, 0), force=True)
 
 
 class LogsPane(Vertical):
-    """The log of the process that was chosen, and what is below its visible part."""
+    """The log of the process that was chosen, and how many lines arrived out of sight."""
 
     def compose(self) -> ComposeResult:
         """Lay out the pane."""
         yield LogView()
-        yield NewBelow("lines")
+        yield UnreadBar("lines")
 
     def on_mount(self) -> None:
         """Show the empty pane."""
@@ -255,8 +256,8 @@ class LogsPane(Vertical):
 
     def _count(self) -> None:
         view, lines = self.view, self.view.log_lines
-        below = self.query_one(NewBelow)
-        below.reset() if view.following else below.add(view.num_unseen - below.count)
+        unread = self.query_one(UnreadBar)
+        unread.reset() if view.following else unread.add(view.num_unread - unread.count)
         parts = [lines.process or "choose a process", f"{len(lines)} lines"]
         parts += [f"{lines.num_dropped} older left out"] if lines.num_dropped else []
         parts += [f"{view.num_shown} with “{view.filter}”"] if view.filter else []

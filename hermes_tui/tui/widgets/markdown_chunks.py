@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-PIECE_CHARS = 1_000
+CHUNK_CHARS = 1_000
 """A piece ends with the first paragraph after this much: what arrives costs Textual a look at
 every paragraph of its piece."""
 
@@ -37,45 +37,47 @@ _BEGINNING_CHARS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Border:
+class ChunkStart:
     """Where a piece of a reply begins."""
 
-    at: int = 0
+    offset: int = 0
     """Its first character."""
     kind: Kind = "start"
     """What it begins with. A block (a heading, code) brings the room above it; an item, a line and
     code go on with what the piece above ends with."""
-    lead: str = ""
+    prefix: str = ""
     """What stands before its text, so that it is read as what it is: the line that opened a fence,
     the head of a table."""
 
 
-def borders(text: str) -> list[Border]:
+def chunk_starts(text: str) -> list[ChunkStart]:
     """Return where each piece of a reply begins."""
-    found = [Border()]
-    while (border := next_border(text, found[-1])) is not None:
-        found.append(border)
+    found = [ChunkStart()]
+    while (start := next_chunk_start(text, found[-1])) is not None:
+        found.append(start)
     return found
 
 
-def next_border(text: str, begin: Border) -> Border | None:
+def next_chunk_start(text: str, chunk: ChunkStart) -> ChunkStart | None:
     """Return where the piece after the one that begins at a border begins.
 
     A border that was found stays where it is when the text grows.
 
     Returns: None while the piece goes on.
     """
-    scan = _Scan(begin)
-    for at, line in _lines(text, begin.at):
-        if at > begin.at:
+    scan = _ChunkScanner(chunk)
+    for at, line in _lines(text, chunk.offset):
+        if at > chunk.offset:
             known = STUBBORN_CHARS if scan.fence else _BEGINNING_CHARS  # may the fence close here?
             if not line.endswith("\n") and len(line) < known:
                 return None
-            if found := scan.border(line, at - begin.at):
-                kind, lead = found
-                return Border(at=at, kind=kind, lead=lead)
-        if (inside := scan.within(line, at - begin.at)) is not None:
-            return Border(at=at + inside, kind="code" if scan.fence else "line", lead=scan.fence)
+            if found := scan.next_start(line, at - chunk.offset):
+                kind, prefix = found
+                return ChunkStart(offset=at, kind=kind, prefix=prefix)
+        if (inside := scan.within(line, at - chunk.offset)) is not None:
+            return ChunkStart(
+                offset=at + inside, kind="code" if scan.fence else "line", prefix=scan.fence
+            )
         scan.take(line)
     return None
 
@@ -87,17 +89,17 @@ def _lines(text: str, start: int) -> Iterator[tuple[int, str]]:
         start = end
 
 
-class _Scan:
+class _ChunkScanner:
     """What is known of a piece at one of its lines."""
 
-    def __init__(self, begin: Border) -> None:
-        self.fence = begin.lead if begin.kind == "code" else ""
+    def __init__(self, chunk: ChunkStart) -> None:
+        self.fence = chunk.prefix if chunk.kind == "code" else ""
         """The line that opened the code that goes on here; empty outside code."""
-        self._head = "" if self.fence else begin.lead
+        self._head = "" if self.fence else chunk.prefix
         self._above = ""
         self._item = ""
 
-    def border(self, line: str, size: int) -> tuple[Kind, str] | None:
+    def next_start(self, line: str, size: int) -> tuple[Kind, str] | None:
         """Return what a piece that begins with a line is and is led by; None for no border here.
 
         Args:
@@ -111,7 +113,7 @@ class _Scan:
         if size >= LIST_CHARS and marker and (apart or marker == self._item):
             return ("item" if marker == self._item else "paragraph", "")
         plain = _PARAGRAPH.match(line) is not None
-        if size >= PIECE_CHARS and apart and plain:
+        if size >= CHUNK_CHARS and apart and plain:
             return "block" if line.startswith(("#", "```", "~~~")) else "paragraph", ""
         if size >= BLOCK_CHARS and line.startswith("|") and _HEAD.fullmatch(self._head):
             return "line", self._head

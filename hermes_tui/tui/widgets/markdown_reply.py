@@ -1,4 +1,4 @@
-"""The agent's words as Markdown: a piece of a reply."""
+"""One chunk of the agent's reply, drawn as Markdown."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from textual.reactive import var
 from textual.widgets import Markdown
 
 from hermes_tui.core.sanitize import clean
-from hermes_tui.tui.widgets.markdown_chunks import Border
+from hermes_tui.tui.widgets.markdown_chunks import ChunkStart
 
 GUESSED_WIDTH = 60
 """Characters that a line is taken to have as long as it has not been drawn."""
 
-JOINED_CHARS = 8_000
-"""Sleeping pieces are joined to one until it has this much."""
+MERGED_CHARS = 8_000
+"""Sleeping chunks are joined to one until it has this much."""
 
 
 def _parser() -> MarkdownIt:
-    # Tags in foreign text are text: as HTML they would vanish from the reply.
+    # Tags in literal text are text: as HTML they would vanish from the reply.
     parser = MarkdownIt("gfm-like", {"html": False})
     parser.core.ruler.push("kept_lines", _keep_lines)
     return parser
@@ -45,30 +45,30 @@ class Paragraph(_Paragraph):  # type: ignore[valid-type, misc]
     virtual_size = var(Size(0, 0))  # Textual's own has all laid out again when it grows
 
 
-class Reply(Markdown):
-    """A piece of a reply; grows without being parsed anew, and can sleep while out of sight.
+class ReplyChunk(Markdown):
+    """A chunk of a reply; grows without being parsed anew, and can sleep while out of sight.
 
     While it sleeps it has no paragraphs, only their height.
 
     Args:
-        border: where in its part of the turn it begins.
-        text: the words of that part that are there already, from its beginning to the piece's end.
+        start: where in its part of the turn it begins.
+        text: the words of that part that are there already, from its beginning to the chunk's end.
         asleep: whether it begins asleep; its height is then a guess.
     """
 
     BLOCKS = {**Markdown.BLOCKS, "paragraph_open": Paragraph}  # noqa: RUF012  (Textual's own)
     virtual_size = var(Size(0, 0))
 
-    def __init__(self, border: Border, text: str = "", *, asleep: bool = False) -> None:
-        words = clean(border.lead + text[border.at :])
+    def __init__(self, start: ChunkStart, text: str = "", *, asleep: bool = False) -> None:
+        words = clean(start.prefix + text[start.offset :])
         super().__init__(
             None if asleep else words,
             parser_factory=_parser,
             open_links=False,
-            classes=f"reply -{border.kind}",
+            classes=f"reply -{start.kind}",
         )
-        self.border = border
-        self.end = max(len(text), border.at)
+        self.start = start
+        self.end = max(len(text), start.offset)
         """Where in its part it ends."""
         self.asleep = asleep
         """Whether its paragraphs are left out."""
@@ -92,7 +92,7 @@ class Reply(Markdown):
         """
 
         async def draw() -> None:
-            await super(Reply, self).update("")
+            await super(ReplyChunk, self).update("")
             await self.append(markdown)
 
         return AwaitComplete(draw())
@@ -105,9 +105,9 @@ class Reply(Markdown):
             if delta and not self.asleep:
                 await self.append(delta)
 
-    def end_at(self, border: Border) -> None:
+    def end_at(self, start: ChunkStart) -> None:
         """Take note of what comes after it."""
-        self._ended, self._cut_code = True, border.kind == "code"
+        self._ended, self._cut_code = True, start.kind == "code"
         self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -140,17 +140,17 @@ class Reply(Markdown):
                 self.styles.height = "auto"
             self.asleep = False
 
-    def joins(self, following: Reply) -> bool:
-        """Return whether it can draw what the following piece of its part draws, too."""
+    def can_merge(self, following: ReplyChunk) -> bool:
+        """Return whether it can draw what the following chunk of its part draws, too."""
         asleep = self.asleep and following.asleep
-        ended = self._ended and following._ended  # the last piece of a part stays: it may grow
-        return asleep and ended and following.end - self.border.at <= JOINED_CHARS
+        ended = self._ended and following._ended  # the last chunk of a part stays: it may grow
+        return asleep and ended and following.end - self.start.offset <= MERGED_CHARS
 
-    async def join(self, following: Reply) -> None:
-        """Draw what the following piece draws, and remove that; both are asleep."""
-        self.words += following.words.removeprefix(clean(following.border.lead))
+    async def merge(self, following: ReplyChunk) -> None:
+        """Draw what the following chunk draws, and remove that; both are asleep."""
+        self.words += following.words.removeprefix(clean(following.start.prefix))
         self.end, self._cut_code = following.end, following._cut_code
-        self._rows += following._rows + (following.border.kind == "paragraph")
+        self._rows += following._rows + (following.start.kind == "paragraph")
         with self.app.batch_update():
             self.styles.height = self._rows
             await following.remove()

@@ -27,7 +27,7 @@ Points = Sequence[tuple[int, float]]
 """Step and value, in order of the steps."""
 
 
-class Course(Vertical):
+class TrendPlot(Vertical):
     """A title with the newest value, over a plot; drawn anew only when its points change.
 
     Args:
@@ -37,12 +37,12 @@ class Course(Vertical):
         high: value at the top; None is the greatest there is.
     """
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"course--first", "course--second"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"trend--first", "trend--second"}
 
     def __init__(
         self, title: str, second: str = "", low: float | None = None, high: float | None = None
     ) -> None:
-        super().__init__(classes="course")
+        super().__init__(classes="trend")
         self._title = title
         self._second = second
         self._low, self._high = low, high
@@ -50,7 +50,7 @@ class Course(Vertical):
 
     def compose(self) -> ComposeResult:
         """Lay out title and plot."""
-        yield Static(classes="course-title")
+        yield Static(classes="trend-title")
         plot = PlotextPlot()
         plot.theme = "clear"  # colours come from the style sheet
         yield plot
@@ -84,7 +84,7 @@ class Course(Vertical):
         title = Content.assemble((f"{self._title} ", "bold"), _newest(first))
         if self._second:
             title += Content.assemble((f"  ┈ {self._second} ", "dim"), (_newest(second), "dim"))
-        self.query_one(".course-title", Static).update(title)
+        self.query_one(".trend-title", Static).update(title)
         plot = self.query_one(PlotextPlot)
         plot.plt.clear_figure()
         plot.display = bool(first)
@@ -102,7 +102,7 @@ class Course(Vertical):
             low, high = (low - margin, high + margin) if margin else (0.0, 1.0)
         for points, name in ((second, "second"), (first, "first")):
             if points:
-                colour = self.get_component_styles(f"course--{name}").color.rgb
+                colour = self.get_component_styles(f"trend--{name}").color.rgb
                 steps, drawn = [step for step, _ in points], [value for _, value in points]
                 marker = "braille" if len(points) > 1 else "dot"  # one fine dot is hardly seen
                 plot.plt.plot(steps, drawn, marker=marker, color=colour)

@@ -10,14 +10,14 @@ from textual.widgets import TextArea
 
 from hermes_tui.tui.keys import Keys
 from hermes_tui.tui.messages import MessageTyped
-from hermes_tui.tui.widgets.base import Acts
+from hermes_tui.tui.widgets.base import ActionOwner
 from hermes_tui.tui.widgets.inputs import act_in_order
 
 MAX_HISTORY = 100
 """Messages that the up key brings back."""
 
 
-class Prompt(Acts, TextArea):
+class Prompt(ActionOwner, TextArea):
     """A message of one or more lines: enter sends, a backslash at the end of a line goes on.
 
     Args:

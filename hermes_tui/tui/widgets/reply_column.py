@@ -7,23 +7,23 @@ from textual.content import Content
 
 from hermes_tui.core.changes import ChatTurn
 from hermes_tui.tui.messages import SiblingClicked
-from hermes_tui.tui.widgets.formatting import foreign
-from hermes_tui.tui.widgets.transcript import FollowingScroll
-from hermes_tui.tui.widgets.turn_view import Fate, TurnView
+from hermes_tui.tui.widgets.formatting import literal
+from hermes_tui.tui.widgets.transcript import TranscriptScroll
+from hermes_tui.tui.widgets.turn_view import TurnStatus, TurnView
 
 WAITING = "waits for your message"
 
 
-class SiblingView(FollowingScroll):
+class ReplyColumn(TranscriptScroll):
     """A numbered reply as it streams; stays at its end until the person scrolls up.
 
     Args:
-        place: its place, from 0.
+        index: its index, from 0.
     """
 
-    def __init__(self, place: int) -> None:
-        super().__init__(id=f"sibling-{place}", classes="sibling")
-        self.place = place
+    def __init__(self, index: int) -> None:
+        super().__init__(id=f"sibling-{index}", classes="sibling")
+        self.index = index
         self._turn: TurnView | None = None
 
     def compose(self) -> ComposeResult:
@@ -34,13 +34,13 @@ class SiblingView(FollowingScroll):
         """Show the number."""
         self.entitle("○", WAITING, picked=False)
 
-    async def sync(self, turn: ChatTurn, fate: Fate, *, picked: bool) -> None:
+    async def sync(self, turn: ChatTurn, status: TurnStatus, *, picked: bool) -> None:
         """Show the reply as it is now."""
         async with self.changing():
             if self._turn is None:
-                self._turn = TurnView(turn, fate)
+                self._turn = TurnView(turn, status)
                 await self.mount(self._turn)
-            await self._turn.sync(fate)
+            await self._turn.sync(status)
         signs = {"running": "◌ speaking", "failed": "✗ failed", "interrupted": "✗ interrupted"}
         sign, _, word = signs.get(turn.state, "● ended").partition(" ")
         self.entitle(sign, word, picked=picked)
@@ -49,10 +49,10 @@ class SiblingView(FollowingScroll):
         """Write number, state and whether it is picked into the border."""
         self.set_class(picked, "-picked")
         self.border_title = Content.assemble(
-            (f"{self.place + 1}", "bold"), foreign(f" {sign} {word}")
+            (f"{self.index + 1}", "bold"), literal(f" {sign} {word}")
         )
         self.border_subtitle = Content.styled("✓ picked", "bold") if picked else ""
 
     def on_click(self) -> None:
         """Tell that it was clicked: that picks it."""
-        self.post_message(SiblingClicked(self.place))
+        self.post_message(SiblingClicked(self.index))

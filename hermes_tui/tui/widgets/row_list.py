@@ -15,7 +15,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.style import Style
 
-from hermes_tui.tui.widgets.base import ScrollsAtOnce
+from hermes_tui.tui.widgets.base import ImmediateScroll
 
 EMPTY_CONTENT = Content()
 
@@ -34,7 +34,7 @@ class Row:
     """Whether the cursor may stand on it."""
 
 
-class RowsView(ScrollsAtOnce, ScrollView, can_focus=True):
+class RowList(ImmediateScroll, ScrollView, can_focus=True):
     """Draws rows; its owner gives them with ``show``."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"rows--cursor"}
@@ -54,7 +54,7 @@ class RowsView(ScrollsAtOnce, ScrollView, can_focus=True):
         """Show these rows; the cursor stays on its key, the scroll where it is."""
         if list(rows) == list(self.rows):
             return
-        gone = self._place()
+        gone = self._cursor_index()
         self.rows = rows
         keys = [row.key for row in rows if row.selectable]
         if self.cursor_key not in keys:
@@ -62,7 +62,7 @@ class RowsView(ScrollsAtOnce, ScrollView, can_focus=True):
         self.virtual_size = Size(0, len(rows))
         self.refresh()
 
-    def _place(self) -> int:
+    def _cursor_index(self) -> int:
         keys = self._keys()
         return keys.index(self.cursor_key) if self.cursor_key in keys else 0
 
@@ -72,11 +72,11 @@ class RowsView(ScrollsAtOnce, ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """Draw one row."""
         width = self.scrollable_content_region.width
-        place = y + self.scroll_offset.y
+        index = y + self.scroll_offset.y
         base = self.visual_style
-        if not 0 <= place < len(self.rows):
+        if not 0 <= index < len(self.rows):
             return Strip.blank(width, base.rich_style)
-        row = self.rows[place]
+        row = self.rows[index]
         room = max(width - row.right.cell_length - (1 if row.right else 0), 0)
         left = row.left.truncate(room, ellipsis=True, pad=True)
         gap = Content(" " if row.right else "")
@@ -91,7 +91,7 @@ class RowsView(ScrollsAtOnce, ScrollView, can_focus=True):
         """Move the cursor up or down."""
         keys = self._keys()
         if keys:
-            self.move_to(keys[min(max(self._place() + by, 0), len(keys) - 1)])
+            self.move_to(keys[min(max(self._cursor_index() + by, 0), len(keys) - 1)])
 
     def action_edge(self, index: int) -> None:
         """Move the cursor to the first or last row."""
@@ -101,20 +101,20 @@ class RowsView(ScrollsAtOnce, ScrollView, can_focus=True):
     def move_to(self, key: str) -> None:
         """Put the cursor on a row and bring it into view."""
         self.cursor_key = key
-        place = next((i for i, row in enumerate(self.rows) if row.key == key), 0)
+        index = next((i for i, row in enumerate(self.rows) if row.key == key), 0)
         height = self.scrollable_content_region.height
-        if place < self.scroll_offset.y:
-            self.scroll_to(y=place, force=True)
-        elif place >= self.scroll_offset.y + height:
-            self.scroll_to(y=place - height + 1, force=True)
+        if index < self.scroll_offset.y:
+            self.scroll_to(y=index, force=True)
+        elif index >= self.scroll_offset.y + height:
+            self.scroll_to(y=index - height + 1, force=True)
         self.refresh()
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the row under the mouse, and pick it."""
         offset = event.get_content_offset(self)
-        place = offset.y + self.scroll_offset.y if offset else -1
-        if 0 <= place < len(self.rows) and self.rows[place].selectable:
-            self.move_to(self.rows[place].key)
+        index = offset.y + self.scroll_offset.y if offset else -1
+        if 0 <= index < len(self.rows) and self.rows[index].selectable:
+            self.move_to(self.rows[index].key)
             self.picked()
 
     def picked(self) -> None:

@@ -12,10 +12,10 @@ from hermes_tui.core.models import EpisodeRow, SessionRow
 from hermes_tui.core.sanitize import one_line, shorten
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.keys import bindings
-from hermes_tui.tui.messages import EpisodePicked, FilterWanted
-from hermes_tui.tui.widgets.base import Acts, titled
-from hermes_tui.tui.widgets.formatting import age, foreign, signed, state
-from hermes_tui.tui.widgets.row_list import Row, RowsView
+from hermes_tui.tui.messages import EpisodePicked, FilterRequested
+from hermes_tui.tui.widgets.base import ActionOwner, titled
+from hermes_tui.tui.widgets.formatting import age, literal, signed, state
+from hermes_tui.tui.widgets.row_list import Row, RowList
 
 MAX_EPISODES = 3
 """Episodes that a session shows which is not the open one."""
@@ -28,7 +28,7 @@ AGES_S = 30.0
 """Ages are looked at this often; the smallest unit is a minute."""
 
 
-class SessionsPane(Acts, RowsView):
+class SessionsPane(ActionOwner, RowList):
     """The list of sessions, newest first; the open one shows all its episodes.
 
     Args:
@@ -68,15 +68,15 @@ class SessionsPane(Acts, RowsView):
             opened = session_id == view.selected
             episodes = view.episodes_of(session_id)
             sign, word = _now(view, session)
-            place = "{}/{}".format(*siblings[session_id]) if session_id in siblings else ""
+            sibling = "{}/{}".format(*siblings[session_id]) if session_id in siblings else ""
             since = episodes[-1].created_at if episodes else session.created_at
             ago = age(self._clock() - since) if self._roomy or not word else ""
-            title = foreign(view.title(session_id), "bold" if opened else "")
+            title = literal(view.title(session_id), "bold" if opened else "")
             rows.append(
                 Row(
                     key=session_id,
                     left=Content.assemble(f"{sign} ", title),
-                    right=Content.styled(" ".join(filter(None, (place, word, ago))), "dim"),
+                    right=Content.styled(" ".join(filter(None, (sibling, word, ago))), "dim"),
                 )
             )
             shown = episodes if opened else episodes[-MAX_EPISODES:]
@@ -99,7 +99,7 @@ class SessionsPane(Acts, RowsView):
 
     def do_sessions_filter(self) -> None:
         """Ask what to list."""
-        self.post_message(FilterWanted(self._filter))
+        self.post_message(FilterRequested(self._filter))
 
     def filter(self, text: str, view: ViewState) -> None:
         """List only the sessions whose rows hold a text; an empty one lists all."""

@@ -23,10 +23,10 @@ from hermes_tui.core.stack_status import (
 )
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.keys import bindings
-from hermes_tui.tui.messages import LogOpened, RestartWanted
-from hermes_tui.tui.widgets.base import Acts, titled
+from hermes_tui.tui.messages import LogOpened, RestartRequested
+from hermes_tui.tui.widgets.base import ActionOwner, titled
 from hermes_tui.tui.widgets.formatting import duration, line, size, sparkline, state
-from hermes_tui.tui.widgets.row_list import Row, RowsView
+from hermes_tui.tui.widgets.row_list import Row, RowList
 
 GAUGE_CELLS = 20
 ABOUT_CELLS = 34
@@ -37,7 +37,7 @@ WIDE_CELLS = 70
 """From this width on a row has room for process id and CPU use too."""
 
 
-class ProcessTree(Acts, RowsView):
+class ProcessTree(ActionOwner, RowList):
     """One row per process, under those that they belong to."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("system")]
@@ -48,7 +48,7 @@ class ProcessTree(Acts, RowsView):
     def do_system_restart(self) -> None:
         """Restart the process under the cursor."""
         if self.cursor_key:
-            self.post_message(RestartWanted(self.cursor_key))
+            self.post_message(RestartRequested(self.cursor_key))
 
     def do_system_logs(self) -> None:
         """Read the log of the process under the cursor."""
@@ -145,9 +145,9 @@ def describe_machine(
     if now.disk:
         lines += _disk(now.disk)
     names = {process.pid: process.name for process in processes if process.pid}
-    for place, gpu in enumerate(now.gpus):
-        courses = [s.gpus[place].utilization_percent for s in samples if place < len(s.gpus)]
-        lines += _gpu(gpu, [float("nan") if v is None else v for v in courses], names)
+    for index, gpu in enumerate(now.gpus):
+        history = [s.gpus[index].utilization_percent for s in samples if index < len(s.gpus)]
+        lines += _gpu(gpu, [float("nan") if v is None else v for v in history], names)
     if not now.gpus:
         note = (now.gpu_note or "no GPU").removeprefix("no GPU").strip(" ()")
         lines.append(Content.assemble(_name("gpu"), "there is none", (f"  {note}", "dim")))
@@ -171,9 +171,9 @@ def _gauge(share: float | None) -> Content:
 
 
 def _measure(
-    name: str, share: float | None, value: str, about: str, course: Sequence[float]
+    name: str, share: float | None, value: str, about: str, history: Sequence[float]
 ) -> Content:
-    sparks = sparkline(list(course[-SPARKS:]), 0.0, 100.0) if len(course) > 1 else ""
+    sparks = sparkline(list(history[-SPARKS:]), 0.0, 100.0) if len(history) > 1 else ""
     return Content.assemble(
         _name(name),
         _gauge(share),
@@ -200,12 +200,12 @@ def _disk(disk: DiskSample) -> list[Content]:
     ]
 
 
-def _gpu(gpu: GpuSample, course: Sequence[float], names: dict[int, str]) -> list[Content]:
+def _gpu(gpu: GpuSample, history: Sequence[float], names: dict[int, str]) -> list[Content]:
     used = _or_na(gpu.utilization_percent, "{:.0f} %")
     share = None if gpu.utilization_percent is None else gpu.utilization_percent / 100
-    known = [value for value in course if value == value]
+    known = [value for value in history if value == value]
     about = gpu.name or "name n/a"
-    lines = [_measure(f"gpu {gpu.index}", share, used, about, course if known else ())]
+    lines = [_measure(f"gpu {gpu.index}", share, used, about, history if known else ())]
     memory = "n/a"
     if gpu.memory_used_bytes is not None and gpu.memory_total_bytes is not None:
         memory = f"{size(gpu.memory_used_bytes)} of {size(gpu.memory_total_bytes)}"
@@ -254,8 +254,8 @@ def branches(processes: Sequence[ProcessStatus]) -> list[Branch]:
 
     def rank(key: str) -> tuple[int, int]:
         kind, _, index = key.partition(" ")
-        place = order.index(kind) if kind in order else len(order)
-        return place, int(index) if kind == "pair" and index.isdecimal() else 0
+        position = order.index(kind) if kind in order else len(order)
+        return position, int(index) if kind == "pair" and index.isdecimal() else 0
 
     keys = sorted(groups, key=rank)
     tree: list[Branch] = []

@@ -42,10 +42,10 @@ Item = Token | Break
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """A piece of one token on one line."""
+    """A text of one token on one line."""
 
     index: int
-    """The token's place in the buffer."""
+    """The token's index in the buffer."""
     text: str
     """Its visible text, or the part of it on this line."""
     column: int
@@ -59,7 +59,7 @@ class Line:
     """One line of text."""
 
     runs: list[Run] = field(default_factory=list)
-    """Its pieces, left to right."""
+    """Its tokens, left to right."""
     width: int = 0
     """Cells in use."""
     sampled: bool = False
@@ -70,8 +70,8 @@ class Line:
     """Whether a newline ended it."""
 
 
-class TokenLines:
-    """Lays tokens out at a width and finds them again by place.
+class TokenLayout:
+    """Lays tokens out at a width and finds them again by their position.
 
     Args:
         width: cells per line, at least 1.
@@ -89,8 +89,8 @@ class TokenLines:
         """Per screen row its line and whether it is that line's bars."""
         self.num_dropped = 0
         """Items that went because the buffer was full."""
-        self.num_sampled = self.num_given = self.num_breaks = 0
-        """Of the items how many tokens were sampled, how many given, and how many are breaks."""
+        self.num_sampled = self.num_prompt = self.num_breaks = 0
+        """How many items are sampled tokens, prompt tokens and breaks."""
 
     def clear(self) -> None:
         """Forget everything."""
@@ -100,7 +100,7 @@ class TokenLines:
     def _begin(self, items: list[Item]) -> None:
         """Have these items and no others."""
         self.items = items
-        self.num_sampled = self.num_given = self.num_breaks = 0
+        self.num_sampled = self.num_prompt = self.num_breaks = 0
         for item in items:
             self._count(item, 1)
         self._lay_out_again()
@@ -111,14 +111,14 @@ class TokenLines:
         elif item.sampled:
             self.num_sampled += by
         else:
-            self.num_given += by
+            self.num_prompt += by
 
     def extend(self, items: Iterable[Item]) -> int:
         """Append items; return how many items left at the front."""
         for item in items:
             self.items.append(item)
             self._count(item, 1)
-            self._place(len(self.items) - 1)
+            self._append(len(self.items) - 1)
         excess = len(self.items) - self.capacity
         if excess <= 0:
             return 0
@@ -247,7 +247,7 @@ class TokenLines:
         begin = kept[0].runs[0].index - excess
         self.lines, self.rows = [], []
         for index in range(begin):
-            self._place(index)
+            self._append(index)
         by = len(self.lines) - first
         self.rows += [(line + by, bars) for line, bars in shown]
         for line in kept:
@@ -263,9 +263,9 @@ class TokenLines:
     def _lay_out_again(self) -> None:
         self.lines, self.rows = [], []
         for index in range(len(self.items)):
-            self._place(index)
+            self._append(index)
 
-    def _place(self, index: int) -> None:
+    def _append(self, index: int) -> None:
         item = self.items[index]
         if isinstance(item, Break):
             self._new_line().label = item.label or " "
@@ -273,11 +273,11 @@ class TokenLines:
             return
         if not self.lines:
             self._new_line()
-        for piece, newline in _pieces(item.text):
-            self._place_piece(index, piece, item.sampled)
+        for text, newline in _split_lines(item.text):
+            self._append_text(index, text, item.sampled)
             self.lines[-1].closed = self.lines[-1].closed or newline
 
-    def _place_piece(self, index: int, text: str, sampled: bool) -> None:
+    def _append_text(self, index: int, text: str, sampled: bool) -> None:
         width = cell_len(text)
         line = self.lines[-1]
         if line.closed or (line.runs and line.width + width > self.width):
@@ -328,7 +328,7 @@ def _same_shape(old: Item, new: Item) -> bool:
     return old == new
 
 
-def _pieces(text: str) -> list[tuple[str, bool]]:
+def _split_lines(text: str) -> list[tuple[str, bool]]:
     """Return a token's visible text cut after each newline, with whether one ends it."""
     parts = text.split("\n")
     cut = [(visible(part + "\n"), True) for part in parts[:-1]]
@@ -370,8 +370,8 @@ def trajectory(detail: EpisodeDetail, live: dict[str, list[Token]]) -> list[Item
             differs = completion.kind == "turn" and shared < length
             items.append(Break(label=label, differs=differs))
         items.extend(completion.prompt[shared:])
-        heard = live.get(completion.completion_id, [])
-        tokens = completion.tokens if len(completion.tokens) >= len(heard) else heard
+        arrived = live.get(completion.completion_id, [])
+        tokens = completion.tokens if len(completion.tokens) >= len(arrived) else arrived
         items.extend(tokens)
         if completion.kind == "turn":
             length = len(completion.prompt) + len(tokens)

@@ -1,4 +1,4 @@
-"""The token view: what the model was given and sampled, coloured by probability, live."""
+"""The token view: the prompt's tokens and the sampled ones, coloured by probability, live."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from hermes_tui.core.models import EpisodeDetail, Token
 from hermes_tui.core.reasons import in_words
 from hermes_tui.core.sanitize import one_line, shorten, visible
 from hermes_tui.tui.keys import bindings
-from hermes_tui.tui.messages import CopyWanted, CursorMoved, ExportWanted, FindWanted
-from hermes_tui.tui.widgets.base import Acts, ScrollsAtOnce, titled
-from hermes_tui.tui.widgets.formatting import foreign, number, signed
-from hermes_tui.tui.widgets.token_layout import Break, Item, TokenLines, bar, level, trajectory
-from hermes_tui.tui.widgets.unread_bar import NewBelow
+from hermes_tui.tui.messages import CopyRequested, CursorMoved, ExportRequested, FindRequested
+from hermes_tui.tui.widgets.base import ActionOwner, ImmediateScroll, titled
+from hermes_tui.tui.widgets.formatting import literal, number, signed
+from hermes_tui.tui.widgets.token_layout import Break, Item, TokenLayout, bar, level, trajectory
+from hermes_tui.tui.widgets.unread_bar import UnreadBar
 
 LEVELS = ("level0", "level1", "level2", "level3", "level4")
 """Component classes from an expected token to a very surprising one."""
@@ -37,7 +37,7 @@ FOLLOWING = -1
 """Cursor of a view that follows: the newest token."""
 
 
-class TokenView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
+class TokenView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
     """Draws a trajectory line by line; holds no widget per token.
 
     Follows the newest token until the cursor or the scroll is moved up; ``end`` follows again.
@@ -58,13 +58,13 @@ class TokenView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
         Binding("home", "first", show=False),
     ]
 
-    def __init__(self, lines: TokenLines | None = None) -> None:
+    def __init__(self, lines: TokenLayout | None = None) -> None:
         super().__init__(id="tokens-view")
-        self.content = lines or TokenLines()
+        self.content = lines or TokenLayout()
         self.cursor = FOLLOWING
         self.episode_id = ""
-        self.num_unseen = 0
-        """Tokens that arrived below the visible part."""
+        self.num_unread = 0
+        """Tokens that arrived out of sight."""
         self._live: dict[str, list[Token]] = {}
         self._detail: EpisodeDetail | None = None
         self._last_find = ""
@@ -119,7 +119,7 @@ class TokenView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
             self.cursor = max(self.cursor - dropped, 0)
             top = (max(top[0] - dropped, 0), top[1]) if top else None
         if not self.following:
-            self.num_unseen += len(tokens)
+            self.num_unread += len(tokens)
         self._content_changed(top if dropped else None, moved=bool(dropped))
 
     def _top_item(self) -> tuple[int, int] | None:
@@ -131,7 +131,7 @@ class TokenView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
     def _content_changed(self, top: tuple[int, int] | None, *, moved: bool = True) -> None:
         self.virtual_size = Size(self.content.width, len(self.content.rows))
         if self.following:
-            self.num_unseen = 0
+            self.num_unread = 0
             self.scroll_to(y=len(self.content.rows), force=True)
         elif top and moved:
             self.scroll_to(y=self.content.row_of(top[0]) + top[1], force=True)
@@ -197,8 +197,8 @@ class TokenView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
         at_end = round(new_value) >= self.max_scroll_y
         if self.following and new_value < old_value and not at_end and self.content.items:
             self.move_cursor(self._last_visible(), follow=False)
-        elif at_end and self.num_unseen:
-            self.num_unseen = 0
+        elif at_end and self.num_unread:
+            self.num_unread = 0
             self.post_message(CursorMoved(self.cursor))
 
     def _last_visible(self) -> int:
@@ -278,7 +278,7 @@ class TokenView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
 
     def do_tokens_find(self) -> None:
         """Ask what to find."""
-        self.post_message(FindWanted(self._last_find, "tokens"))
+        self.post_message(FindRequested(self._last_find, "tokens"))
 
     def find(self, text: str) -> bool:
         """Go to the next token that begins to match; return whether there is one."""
@@ -306,11 +306,11 @@ class TokenView(Acts, ScrollsAtOnce, ScrollView, can_focus=True):
 
     def do_tokens_export(self) -> None:
         """Write the episode to a file."""
-        self.post_message(ExportWanted(self.episode_id))
+        self.post_message(ExportRequested(self.episode_id))
 
     def do_tokens_copy(self) -> None:
         """Copy the tokens as tab-separated rows."""
-        self.post_message(CopyWanted(table(self.content.items), "the tokens as a table"))
+        self.post_message(CopyRequested(table(self.content.items), "the tokens as a table"))
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the token under the mouse."""
@@ -379,21 +379,21 @@ class TokenDetail(Static):
         if token is None:
             self.update(Content.styled(self.nothing, "dim"))
             return
-        lesson = f"not trained: {dropped}" if dropped else "not trained yet"
-        content = _describe(token, self.content_size.width, lesson)
+        training = f"not trained: {dropped}" if dropped else "not trained yet"
+        content = _describe(token, self.content_size.width, training)
         if differs:
             content += Content.styled("\nthe first that differs from what was recorded", "dim")
         self.update(content)
 
 
-def _describe(token: Token, width: int, lesson: str) -> Content:
+def _describe(token: Token, width: int, training: str) -> Content:
     head = Content.assemble(
-        _label("token"), foreign(f"“{visible(token.text)}”", "bold"), ("  id ", "dim"),
+        _label("token"), literal(f"“{visible(token.text)}”", "bold"), ("  id ", "dim"),
         str(token.token_id),
     )  # fmt: skip
     if token.logprob is None:
         return Content("\n").join(
-            [head, Content.assemble(_label(""), ("given, not sampled", "dim"))]
+            [head, Content.assemble(_label(""), ("from the prompt, not sampled", "dim"))]
         )
     p = math.exp(token.logprob) if token.logprob == token.logprob else math.nan
     version = "–" if token.policy_version is None else f"v{token.policy_version}"
@@ -404,7 +404,7 @@ def _describe(token: Token, width: int, lesson: str) -> Content:
             ("  by ", "dim"), version,
             ("  adv ", "dim"), signed(token.advantage),
         ),
-        _change(token, lesson),
+        _change(token, training),
         *_others(token, width),
     ]  # fmt: skip
     return Content("\n").join(lines)
@@ -414,13 +414,13 @@ def _label(word: str) -> tuple[str, str]:
     return f"{word:<8}", "dim"
 
 
-def _change(token: Token, lesson: str) -> Content:
+def _change(token: Token, training: str) -> Content:
     if token.logprob_before is None or token.logprob_after is None:
-        return Content.assemble(_label("lesson"), foreign(lesson, "dim"))
+        return Content.assemble(_label("step"), literal(training, "dim"))
     change = token.logprob_after - token.logprob_before
     tone = "$text-success" if change > 0 else "$text-error"
     return Content.assemble(
-        _label("lesson"),
+        _label("step"),
         f"{signed(token.logprob_before)} → {signed(token.logprob_after)}  ",
         (f"{'▲' if change > 0 else '▼'} {signed(change)}", tone),
     )
@@ -431,17 +431,17 @@ def _others(token: Token, width: int) -> list[Content]:
     if not token.alternatives:
         return []
     others = Content.assemble(_label("others"))
-    for place, (text, logprob) in enumerate(token.alternatives):
-        gap = "  " if place else ""
-        one = foreign(f"{gap}“{visible(text)}” {number(math.exp(logprob), 2)}")
-        if place and others.cell_length + one.cell_length > width:
+    for index, (text, logprob) in enumerate(token.alternatives):
+        gap = "  " if index else ""
+        one = literal(f"{gap}“{visible(text)}” {number(math.exp(logprob), 2)}")
+        if index and others.cell_length + one.cell_length > width:
             break
         others += one
     return [others]
 
 
 class TokensPane(Vertical):
-    """The token view, what is below it, and the token under the cursor.
+    """The token view, how much arrived out of sight, and the token under the cursor.
 
     Args:
         training: whether the stack has a trainer: else no tokens are recorded.
@@ -454,7 +454,7 @@ class TokensPane(Vertical):
     def compose(self) -> ComposeResult:
         """Lay out the pane."""
         yield TokenView()
-        yield NewBelow("tokens")
+        yield UnreadBar("tokens")
         yield TokenDetail(id="token-detail")
         yield Legend(id="token-legend")
 
@@ -477,17 +477,17 @@ class TokensPane(Vertical):
         view = self.view
         differs = not view.following and view.content.differs(view.cursor)
         self.query_one(TokenDetail).show(view.current, differs=differs, dropped=view.dropped)
-        below = self.query_one(NewBelow)
-        if view.num_unseen:
-            below.add(view.num_unseen - below.count)
+        unread = self.query_one(UnreadBar)
+        if view.num_unread:
+            unread.add(view.num_unread - unread.count)
         else:
-            below.reset()
+            unread.reset()
         titled(self, "tokens", self._summary())
 
     def _summary(self) -> str:
         content = self.view.content
         parts = [f"{content.num_breaks + 1} segments"] if content.num_breaks else []
-        if content.num_given or content.num_sampled:
-            parts.append(f"{content.num_given:,} prompt + {content.num_sampled:,} sampled")
+        if content.num_prompt or content.num_sampled:
+            parts.append(f"{content.num_prompt:,} prompt + {content.num_sampled:,} sampled")
         parts += [f"{content.num_dropped} older left out"] if content.num_dropped else []
         return " · ".join(parts)

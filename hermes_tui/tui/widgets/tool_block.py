@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from hermes_tui.core.changes import ThoughtPart, ToolPart
 from hermes_tui.core.sanitize import one_line, shorten
-from hermes_tui.tui.widgets.formatting import foreign
+from hermes_tui.tui.widgets.formatting import literal
 
 MAX_RESULT_LINES = 200
 """Lines of a tool's answer that are drawn; a file of 35,000 lines must not stall the screen."""
@@ -40,7 +40,7 @@ class FoldedBlock(Vertical):
         self._part = part
         if not self.is_mounted:
             return
-        head = foreign("▸ " if self.folded else "▾ ") + _folded_head(part)
+        head = literal("▸ " if self.folded else "▾ ") + _folded_head(part)
         _update(self.query_one(".folded-head", Static), head)
         if not self.folded:
             _update(self.query_one(".folded-body", Static), _folded_body(part))
@@ -75,16 +75,16 @@ def _folded_head(part: ToolPart | ThoughtPart) -> Content:
         return _dim(f"thought · {_num_lines(part.text)} lines")
     arguments = shorten(one_line(part.arguments), 60)
     outcome = "running" if part.result is None else f"{_num_lines(part.result)} lines"
-    return foreign(f"{one_line(part.name)} {arguments}") + _dim(f" · {outcome}")
+    return literal(f"{one_line(part.name)} {arguments}") + _dim(f" · {outcome}")
 
 
 def _folded_body(part: ToolPart | ThoughtPart) -> Content:
     if isinstance(part, ThoughtPart):
-        return foreign(part.text)
-    lines = [foreign(part.arguments)]
+        return literal(part.text)
+    lines = [literal(part.arguments)]
     if part.result is not None:
         shown = part.result.split("\n", MAX_RESULT_LINES)
         rest = shown.pop() if len(shown) > MAX_RESULT_LINES else ""
-        lines += [_dim("answered"), foreign("\n".join(shown))]
+        lines += [_dim("answered"), literal("\n".join(shown))]
         lines += [_dim(f"… {_num_lines(rest)} more lines")] if rest else []
     return Content("\n").join(lines)

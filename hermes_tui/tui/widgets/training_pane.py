@@ -1,4 +1,4 @@
-"""The lesson: plots over the steps, the last one's numbers, what comes next, the canary."""
+"""Training: plots over the steps, the numbers of the last step, what comes next, the canary."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from textual.widgets import Static
 from hermes_tui.core.models import StepRow
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.keys import Keys, bindings
-from hermes_tui.tui.messages import RollbackWanted, TrainingHeld
-from hermes_tui.tui.widgets.base import Acts, ScrollsAtOnce, titled
-from hermes_tui.tui.widgets.plot import Course, Points
+from hermes_tui.tui.messages import HoldToggled, RollbackRequested
+from hermes_tui.tui.widgets.base import ActionOwner, ImmediateScroll, titled
+from hermes_tui.tui.widgets.plot import Points, TrendPlot
 from hermes_tui.tui.widgets.training_text import (
     NO_STEP,
     canaries,
@@ -27,7 +27,7 @@ from hermes_tui.tui.widgets.training_text import (
     trained_steps,
 )
 
-COURSES: tuple[tuple[str, str, float | None, float | None], ...] = (
+TRENDS: tuple[tuple[str, str, float | None, float | None], ...] = (
     ("reward", "reward_mean", -1.0, 1.0),
     ("loss", "loss", None, None),
     ("kl", "kl_behavior", 0.0, None),
@@ -38,7 +38,7 @@ COURSES: tuple[tuple[str, str, float | None, float | None], ...] = (
 """Of each plot its title, the number's name in a step's row, and the least range it shows."""
 
 
-class TrainingPane(Acts, ScrollsAtOnce, VerticalScroll, can_focus=True):
+class TrainingPane(ActionOwner, ImmediateScroll, VerticalScroll, can_focus=True):
     """In short beside the other panes; whole where it has the screen for itself."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("training")]
@@ -53,9 +53,9 @@ class TrainingPane(Acts, ScrollsAtOnce, VerticalScroll, can_focus=True):
         yield Static(id="training-text")
         with Vertical(id="training-page"):
             yield Static(id="training-next")
-            with Grid(id="courses"):
-                for title, _, low, high in COURSES:
-                    yield Course(title, "base" if title == "reward" else "", low, high)
+            with Grid(id="trends"):
+                for title, _, low, high in TRENDS:
+                    yield TrendPlot(title, "base" if title == "reward" else "", low, high)
             yield Static(id="training-numbers")
             yield Static(id="canaries")
 
@@ -66,22 +66,22 @@ class TrainingPane(Acts, ScrollsAtOnce, VerticalScroll, can_focus=True):
     def on_resize(self, _: events.Resize) -> None:
         """Use the room there is."""
         self.sync(self._view)
-        self._count_below()
+        self._count_hidden()
 
     def watch_virtual_size(self) -> None:
-        """Count what is below."""
-        self._count_below()
+        """Count the lines out of sight."""
+        self._count_hidden()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Count what is below."""
+        """Count the lines out of sight."""
         super().watch_scroll_y(old_value, new_value)
-        self._count_below()
+        self._count_hidden()
 
-    def _count_below(self) -> None:
-        """Say at the foot how many lines are out of sight, since nothing cut off tells of them."""
-        below = round(self.max_scroll_y - self.scroll_y)
+    def _count_hidden(self) -> None:
+        """Show at the foot how many lines are out of sight: nothing else shows that there are."""
+        num_hidden = round(self.max_scroll_y - self.scroll_y)
         self.border_subtitle = (
-            f"▼ {below} more line{'' if below == 1 else 's'}" if below > 0 else ""
+            f"▼ {num_hidden} more line{'' if num_hidden == 1 else 's'}" if num_hidden > 0 else ""
         )
 
     def sync(self, view: ViewState) -> None:
@@ -89,18 +89,18 @@ class TrainingPane(Acts, ScrollsAtOnce, VerticalScroll, can_focus=True):
         self._view = view
         hold = self._keys.label("training_hold")
         steps = trained_steps(view)
-        self._put("training-text", describe(view, hold))
+        self._show("training-text", describe(view, hold))
         if view.info.training:
             width = max(self.scrollable_content_region.width, 1)
-            self._put("training-next", next_step(view, hold))
-            self._put("training-numbers", self._last(steps, width))
-            self._put("canaries", canaries(view.canaries, width))
+            self._show("training-next", next_step(view, hold))
+            self._show("training-numbers", self._last(steps, width))
+            self._show("canaries", canaries(view.canaries, width))
             self._plot(steps)
         else:
-            self._put("training-next", describe(view, hold))
-            self._put("training-numbers", Content())
-            self._put("canaries", Content())
-        self.query_one("#courses").display = bool(steps)
+            self._show("training-next", describe(view, hold))
+            self._show("training-numbers", Content())
+            self._show("canaries", Content())
+        self.query_one("#trends").display = bool(steps)
         last = steps[-1] if steps else None
         titled(self, "training", f"step {last.step} made v{last.policy_version}" if last else "")
 
@@ -110,22 +110,22 @@ class TrainingPane(Acts, ScrollsAtOnce, VerticalScroll, can_focus=True):
         return numbers(steps[-1], width)
 
     def _plot(self, steps: Sequence[StepRow]) -> None:
-        for course, (title, name, _, _) in zip(self.query(Course), COURSES, strict=True):
+        for plot, (title, name, _, _) in zip(self.query(TrendPlot), TRENDS, strict=True):
             beside = _points(steps, "baseline") if title == "reward" else ()
-            course.show(_points(steps, name), beside)
+            plot.show(_points(steps, name), beside)
 
-    def _put(self, place: str, content: Content) -> None:
-        text = self.query_one(f"#{place}", Static)
+    def _show(self, static_id: str, content: Content) -> None:
+        text = self.query_one(f"#{static_id}", Static)
         if text.content != content:
             text.update(content)
 
     def do_training_hold(self) -> None:
         """Hold training, or let it go on."""
-        self.post_message(TrainingHeld())
+        self.post_message(HoldToggled())
 
     def do_training_rollback(self) -> None:
         """Choose a version to go back to."""
-        self.post_message(RollbackWanted())
+        self.post_message(RollbackRequested())
 
 
 def _points(steps: Sequence[StepRow], name: str) -> Points:

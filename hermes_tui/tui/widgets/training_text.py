@@ -12,7 +12,7 @@ from hermes_tui.core.models import CanaryRow, StepRow, TrainerRow
 from hermes_tui.core.reasons import in_words
 from hermes_tui.core.sanitize import clean, one_line, shorten
 from hermes_tui.core.state import ViewState
-from hermes_tui.tui.widgets.formatting import foreign, line, number, signed, sparkline
+from hermes_tui.tui.widgets.formatting import line, literal, number, signed, sparkline
 
 SPARKS = 24
 """Steps that a sparkline shows."""
@@ -29,7 +29,7 @@ def trained_steps(view: ViewState) -> list[StepRow]:
 
 
 def describe(view: ViewState, hold: str = "") -> Content:
-    """Return the lesson in short: what the next step waits for, and the last step's numbers.
+    """Return the training in short: what the next step waits for, and the last step's numbers.
 
     Args:
         view: what is known.
@@ -39,13 +39,13 @@ def describe(view: ViewState, hold: str = "") -> Content:
         return Content.styled(
             "training is off: with training.enabled = true the model learns from you", "dim"
         )
-    lines = [Content.assemble(_name("next"), foreign(waits_for(view.trainer, hold)))]
+    lines = [Content.assemble(_name("next"), literal(waits_for(view.trainer, hold)))]
     steps = trained_steps(view)
     if not steps:
         lines.append(NO_STEP)
         return Content("\n").join(lines)
     lines += _last_step(steps[-1])
-    lines += _courses(steps[-SPARKS:])
+    lines += _trends(steps[-SPARKS:])
     return Content("\n").join(lines)
 
 
@@ -76,7 +76,7 @@ def next_step(view: ViewState, hold: str = "") -> Content:
             words += f"; the oldest is {max(ages, default=0)} versions old"
         open_ones = sum(row.state in ("open", "ended") for row in episodes)
         words += f"; {open_ones} without a score" if open_ones else ""
-    lines = [Content.assemble(_name("next"), foreign(words))]
+    lines = [Content.assemble(_name("next"), literal(words))]
     if view.steps and (back := view.steps[-1].values.get("rolled_back_to")) is not None:
         made = view.steps[-1].policy_version
         lines.append(
@@ -177,10 +177,10 @@ def canaries(rows: Sequence[CanaryRow], width: int) -> Content:
     lines = [_beside([(f"version {version}", "bold") for version in versions], column)]
     for prompt in dict.fromkeys(row.prompt for row in rows):
         lines.append(line(shorten(clean(prompt), width), "dim"))
-        told = [_answer(answers.get((version, prompt)), column) for version in versions]
-        for place in range(max(len(text) for text in told)):
-            pieces = [text[place] if place < len(text) else "" for text in told]
-            lines.append(_beside([(piece, "") for piece in pieces], column))
+        columns = [_answer(answers.get((version, prompt)), column) for version in versions]
+        for row in range(max(len(text) for text in columns)):
+            cells = [text[row] if row < len(text) else "" for text in columns]
+            lines.append(_beside([(cell, "") for cell in cells], column))
         lines += _warnings(versions, prompt, answers)
     return Content("\n").join(lines)
 
@@ -206,8 +206,8 @@ def _warnings(
     return [line(f"▲ version {versions[-1]} repeats itself here", "$text-warning")]
 
 
-def _beside(pieces: Sequence[tuple[str, str]], width: int) -> Content:
-    columns = [line(text, style).truncate(width, ellipsis=True, pad=True) for text, style in pieces]
+def _beside(cells: Sequence[tuple[str, str]], width: int) -> Content:
+    columns = [line(text, style).truncate(width, ellipsis=True, pad=True) for text, style in cells]
     return Content.styled(" │ ", "dim").join(columns)
 
 
@@ -254,11 +254,11 @@ def _last_step(step: StepRow) -> list[Content]:
     ]
 
 
-def _courses(steps: list[StepRow]) -> list[Content]:
+def _trends(steps: list[StepRow]) -> list[Content]:
     def values(name: str) -> list[float]:
         return [step.values.get(name, float("nan")) for step in steps]
 
-    # From -1 to 1, the usual range, so that a course of +1 only is seen to be at the top.
+    # From -1 to 1, the usual range, so that rewards of nothing but +1 are drawn at the top.
     rewards = sparkline(values("reward_mean"), -1.0, 1.0)
     return [
         Content.assemble(_name("rewards"), (rewards, "$text-accent")),

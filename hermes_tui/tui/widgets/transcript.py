@@ -11,8 +11,8 @@ from textual.geometry import Size
 from textual.reactive import var
 from textual.screen import Screen
 
-from hermes_tui.tui.widgets.base import ScrollsAtOnce
-from hermes_tui.tui.widgets.markdown_reply import Reply
+from hermes_tui.tui.widgets.base import ImmediateScroll
+from hermes_tui.tui.widgets.markdown_reply import ReplyChunk
 from hermes_tui.tui.widgets.turn_view import TurnView
 
 NEAR = 0.5
@@ -22,7 +22,7 @@ FAR = 1.0
 """Replies sleep beyond this distance, in heights of the view."""
 
 
-class FollowingScroll(ScrollsAtOnce, VerticalScroll, can_focus=True):
+class TranscriptScroll(ImmediateScroll, VerticalScroll, can_focus=True):
     """Turns, one below the other. Stays at the end until the person scrolls up.
 
     Only replies near to what is seen have their paragraphs: each paint lays out all that there is,
@@ -34,7 +34,7 @@ class FollowingScroll(ScrollsAtOnce, VerticalScroll, can_focus=True):
     following: var[bool] = var(True)
     """Whether the view stays with the newest words."""
 
-    goes_on_below: bool = False
+    has_later_turns: bool = False
     """Whether the end of what is mounted is not the end of what there is."""
 
     def __init__(self, *, id: str, classes: str = "") -> None:
@@ -42,7 +42,7 @@ class FollowingScroll(ScrollsAtOnce, VerticalScroll, can_focus=True):
         self._mounting = asyncio.Lock()
         self._settling = False
         self._holding = False
-        self._held: tuple[TurnView | Reply, int] | None = None
+        self._held: tuple[TurnView | ReplyChunk, int] | None = None
 
     def on_mount(self) -> None:
         """Learn of each layout."""
@@ -82,7 +82,7 @@ class FollowingScroll(ScrollsAtOnce, VerticalScroll, can_focus=True):
         """Stop following when the person scrolls up; follow again at the end."""
         super().watch_scroll_y(old_value, new_value)
         if not self._holding:  # else not the person's doing
-            if new_value >= self.max_scroll_y and not self.goes_on_below:
+            if new_value >= self.max_scroll_y and not self.has_later_turns:
                 self.following = True
             elif new_value < old_value:
                 self.following = False
@@ -104,33 +104,33 @@ class FollowingScroll(ScrollsAtOnce, VerticalScroll, can_focus=True):
         self._held = None
         if self.following:
             return
-        widgets: list[TurnView | Reply] = []
+        widgets: list[TurnView | ReplyChunk] = []
         for view in self.views():
-            widgets += [view, *view.replies]
+            widgets += [view, *view.chunks]
         for widget in widgets:
-            if widget.region and self._place(widget) < max(self.scroll_y, 0) + edge:
-                self._held = widget, self._place(widget)
+            if widget.region and self._row_of(widget) < max(self.scroll_y, 0) + edge:
+                self._held = widget, self._row_of(widget)
 
     def _stay(self, _: Screen[object]) -> None:
         """Keep what is read where it is, whatever became of what is above it.
 
         A layout that scrolls to its end tells nobody (Textual 8.2): what came in sight may sleep.
         """
-        held, place = self._held or (None, 0)
+        held, row = self._held or (None, 0)
         if held and held.is_attached and not self.following:
-            moved = self._place(held) - place
+            moved = self._row_of(held) - row
             if moved and held.region:
                 self._holding = True
                 self.scroll_to(y=self.scroll_y + moved)
                 self._holding = False
-                self._held = held, place + moved
-        if any(reply.asleep and self._is_within(NEAR, reply) for reply in self._replies()):
+                self._held = held, row + moved
+        if any(reply.asleep and self._is_within(NEAR, reply) for reply in self._chunks()):
             self.settle()
 
-    def _replies(self) -> list[Reply]:
-        return [reply for view in self.views() for reply in view.replies]
+    def _chunks(self) -> list[ReplyChunk]:
+        return [reply for view in self.views() for reply in view.chunks]
 
-    def _place(self, widget: TurnView | Reply) -> int:
+    def _row_of(self, widget: TurnView | ReplyChunk) -> int:
         """Return at which row of the whole conversation a turn or a reply begins."""
         row = widget.virtual_region.y
         return row + widget.parent.virtual_region.y if isinstance(widget.parent, TurnView) else row
@@ -158,7 +158,7 @@ class FollowingScroll(ScrollsAtOnce, VerticalScroll, can_focus=True):
         if not self.region:
             return  # nothing is seen
         async with self._mounting:
-            near = [r for r in self._replies() if r.asleep and self._is_within(NEAR, r)]
+            near = [r for r in self._chunks() if r.asleep and self._is_within(NEAR, r)]
             for reply in near:
                 await reply.wake()
             if near:
@@ -168,17 +168,17 @@ class FollowingScroll(ScrollsAtOnce, VerticalScroll, can_focus=True):
                     await self._let_sleep(view)
 
     async def _let_sleep(self, view: TurnView) -> None:
-        before: Reply | None = None
-        for reply in view.replies:
+        before: ReplyChunk | None = None
+        for reply in view.chunks:
             if not self._is_within(FAR, reply):
                 await reply.sleep()
-            if before and before.joins(reply):
-                await before.join(reply)
+            if before and before.can_merge(reply):
+                await before.merge(reply)
             else:
                 before = reply
 
-    def _is_within(self, heights: float, reply: Reply) -> bool:
+    def _is_within(self, heights: float, reply: ReplyChunk) -> bool:
         """Return whether a reply is at most so many heights of the view away from it."""
-        top, height = self._place(reply), self.size.height
+        top, height = self._row_of(reply), self.size.height
         rows = max(self.scroll_y - top - reply.size.height, top - self.scroll_y - height)
         return not reply.region or rows <= heights * height

@@ -17,14 +17,14 @@ from hermes_tui.core.changes import ChatTurn, Part, TextPart
 from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.reasons import in_words, reasons_in_words
 from hermes_tui.core.sanitize import one_line
-from hermes_tui.tui.widgets.formatting import PART, by_parts, foreign, signed, state
-from hermes_tui.tui.widgets.markdown_chunks import borders, next_border
-from hermes_tui.tui.widgets.markdown_reply import Reply
+from hermes_tui.tui.widgets.formatting import PART, by_parts, literal, signed, state
+from hermes_tui.tui.widgets.markdown_chunks import chunk_starts, next_chunk_start
+from hermes_tui.tui.widgets.markdown_reply import ReplyChunk
 from hermes_tui.tui.widgets.tool_block import FoldedBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
+class TurnStatus:
     """What a turn's badge is made of."""
 
     episode: EpisodeRow | None
@@ -41,29 +41,29 @@ class Fate:
     """The key that takes the score back; empty where none does."""
 
 
-def badge(turn: ChatTurn, fate: Fate) -> Content:
+def badge(turn: ChatTurn, status: TurnStatus) -> Content:
     """Return what became of a turn: a sign, a word, and the reason where there is one."""
-    episode = fate.episode
+    episode = status.episode
     if turn.state == "running":
-        return foreign("◌ speaking", "dim")
+        return literal("◌ speaking", "dim")
     if turn.state == "failed":
-        return foreign(f"✗ failed: {one_line(turn.error)}", "$text-error")
+        return literal(f"✗ failed: {one_line(turn.error)}", "$text-error")
     stopped = "✗ interrupted · " if turn.state == "interrupted" else ""
-    if not fate.training or episode is None:
-        return foreign(stopped.removesuffix(" · "), "$text-warning")
-    return foreign(stopped, "$text-warning") + _episode_badge(turn, episode, fate)
+    if not status.training or episode is None:
+        return literal(stopped.removesuffix(" · "), "$text-warning")
+    return literal(stopped, "$text-warning") + _episode_badge(turn, episode, status)
 
 
-def _episode_badge(turn: ChatTurn, episode: EpisodeRow, fate: Fate) -> Content:
+def _episode_badge(turn: ChatTurn, episode: EpisodeRow, status: TurnStatus) -> Content:
     why = reasons_in_words(turn.untrainable)
     if why and turn.num_trainable:
-        return _fate_badge(episode, fate) + _dim(f" · not all of it: {why}")
+        return _status_badge(episode, status) + _dim(f" · not all of it: {why}")
     if why and episode.state not in ("claimed", "dropped"):
         return state("dropped", f"not trained: {why}")
-    return _fate_badge(episode, fate)
+    return _status_badge(episode, status)
 
 
-def _fate_badge(episode: EpisodeRow, fate: Fate) -> Content:
+def _status_badge(episode: EpisodeRow, status: TurnStatus) -> Content:
     score = f"{signed(episode.reward, 1)}"
     match episode.state:
         case "trained":
@@ -74,12 +74,16 @@ def _fate_badge(episode: EpisodeRow, fate: Fate) -> Content:
             reason = in_words(episode.dropped_reason) or "dropped"
             return state("dropped", f"not trained: {reason}")
     if episode.state == "scored":
-        when = f"for {fate.seconds_left:.1f} s" if fate.seconds_left > 0 else f"· {fate.waiting}"
-        undo = f"{fate.undo} undoes it {when}" if fate.undo else when.removeprefix("· ")
+        when = (
+            f"for {status.seconds_left:.1f} s" if status.seconds_left > 0 else f"· {status.waiting}"
+        )
+        undo = f"{status.undo} undoes it {when}" if status.undo else when.removeprefix("· ")
         return state("scored", f"scored {score}") + _dim(f" · {undo}")
     if episode.state == "unscored":
         return state("unscored", "not judged")
-    return state("open", "not judged yet") + _dim(f" · {fate.judged_by}" if fate.judged_by else "")
+    return state("open", "not judged yet") + _dim(
+        f" · {status.judged_by}" if status.judged_by else ""
+    )
 
 
 def _dim(text: str) -> Content:
@@ -148,22 +152,22 @@ class TurnView(Vertical):
 
     virtual_size = var(Size(0, 0))  # Textual's own has all laid out again when it grows
 
-    def __init__(self, turn: ChatTurn, fate: Fate) -> None:
+    def __init__(self, turn: ChatTurn, status: TurnStatus) -> None:
         super().__init__(classes="turn")
         self.turn = turn
-        self._fate = fate
-        self._parts: list[FoldedBlock | Reply] = []
+        self._fate = status
+        self._parts: list[FoldedBlock | ReplyChunk] = []
         """For each part of the turn its widget, of a long reply the last one."""
 
     @property
-    def replies(self) -> list[Reply]:
-        """The pieces of the agent's words, in order."""
-        return list(self.query_children(Reply))
+    def chunks(self) -> list[ReplyChunk]:
+        """The chunks of the agent's replies, in order."""
+        return list(self.query_children(ReplyChunk))
 
     def compose(self) -> ComposeResult:
         """Lay out what is there already."""
         yield Static(_dim("you"), classes="who you")
-        yield Static(foreign(self.turn.user_text), classes="said")
+        yield Static(literal(self.turn.user_text), classes="said")
         yield CostLine()
         for part in self.turn.parts:
             yield from self._new_part(part)
@@ -173,43 +177,43 @@ class TurnView(Vertical):
         """Show cost and badge."""
         self._sync_lines()
 
-    def _new_part(self, part: Part) -> list[Reply] | list[FoldedBlock]:
-        widgets: list[Reply] | list[FoldedBlock]
+    def _new_part(self, part: Part) -> list[ReplyChunk] | list[FoldedBlock]:
+        widgets: list[ReplyChunk] | list[FoldedBlock]
         if isinstance(part, TextPart):
-            starts = borders(part.text)
-            ends = [border.at for border in starts[1:]] + [len(part.text)]
+            starts = chunk_starts(part.text)
+            ends = [start.offset for start in starts[1:]] + [len(part.text)]
             widgets = [
-                Reply(border, part.text[:end], asleep=end < len(part.text))
-                for border, end in zip(starts, ends, strict=True)
+                ReplyChunk(start, part.text[:end], asleep=end < len(part.text))
+                for start, end in zip(starts, ends, strict=True)
             ]
             for reply, following in pairwise(widgets):
-                reply.end_at(following.border)
+                reply.end_at(following.start)
         else:
             widgets = [FoldedBlock(part)]
         self._parts.append(widgets[-1])
         return widgets
 
-    async def sync(self, fate: Fate) -> None:
+    async def sync(self, status: TurnStatus) -> None:
         """Show the turn as it is now."""
-        self._fate = fate
+        self._fate = status
         if not self.is_mounted:
             return
         for number, part in enumerate(self.turn.parts):
             if number == len(self._parts):
                 await self.mount(*self._new_part(part), before=".badge")
             widget = self._parts[number]
-            if isinstance(widget, Reply) and isinstance(part, TextPart):
+            if isinstance(widget, ReplyChunk) and isinstance(part, TextPart):
                 await self._grow(number, widget, part.text)
             elif isinstance(widget, FoldedBlock) and not isinstance(part, TextPart):
                 widget.sync(part)
         self._sync_lines()
 
-    async def _grow(self, number: int, reply: Reply, text: str) -> None:
+    async def _grow(self, number: int, reply: ReplyChunk, text: str) -> None:
         """Have a part show the whole of its text, in a new widget where one has enough."""
-        while (border := next_border(text, reply.border)) is not None:
-            await reply.grow(text[: border.at])
-            reply.end_at(border)
-            following = Reply(border)
+        while (start := next_chunk_start(text, reply.start)) is not None:
+            await reply.grow(text[: start.offset])
+            reply.end_at(start)
+            following = ReplyChunk(start)
             await self.mount(following, after=reply)
             self._parts[number] = reply = following
         await reply.grow(text)

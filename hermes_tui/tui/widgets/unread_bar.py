@@ -5,14 +5,14 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
-from hermes_tui.tui.widgets.formatting import foreign
+from hermes_tui.tui.widgets.formatting import literal
 
 
-class NewBelow(Static):
+class UnreadBar(Static):
     """Says "12 new below"; hidden while there is nothing to say."""
 
     def __init__(self, unit: str, follow_key: str = "end") -> None:
-        super().__init__(classes="new-below")
+        super().__init__(classes="unread-bar")
         self._unit = unit
         self._key = follow_key
         self.count = 0
@@ -31,5 +31,5 @@ class NewBelow(Static):
             return
         self.count = count
         self.display = count > 0
-        label = foreign(f"▼ {count} new {self._unit} below")
+        label = literal(f"▼ {count} new {self._unit} below")
         self.update(Content.assemble(label, (f" · {self._key} follows", "dim")))

@@ -23,7 +23,7 @@ from textual.widgets import Button, Input
 
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.screens.approval import Answers, ApprovalScreen
-from hermes_tui.tui.widgets.approval_bar import AskedBar
+from hermes_tui.tui.widgets.approval_bar import ApprovalBar
 from hermes_tui_services.api.events import ApprovalRequested
 
 COMMAND = ApprovalRequested(
@@ -35,17 +35,17 @@ COMMAND = ApprovalRequested(
 )
 
 
-def asking(tmp_path: Path, asked: ApprovalRequested = COMMAND) -> tuple[HermesTui, FakeBackend]:
+def asking(tmp_path: Path, request: ApprovalRequested = COMMAND) -> tuple[HermesTui, FakeBackend]:
     """Return an app whose agent asks before it speaks, and waits."""
     app, backend = make_app(tmp_path)
-    backend.turn_events = [asked]
+    backend.turn_events = [request]
     backend.hold = 0
     return app, backend
 
 
-def bar(app: HermesTui) -> AskedBar:
+def bar(app: HermesTui) -> ApprovalBar:
     """Return the line that says what is asked."""
-    return main(app).query_one(AskedBar)
+    return main(app).query_one(ApprovalBar)
 
 
 async def test_a_question_waits_in_a_line_and_takes_no_typed_key(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ async def test_escape_decides_later_and_the_line_can_be_clicked(tmp_path: Path) 
     async with running(app) as pilot:
         await say(pilot)
         await until(pilot, lambda: bar(app).display)
-        await pilot.click(AskedBar)
+        await pilot.click(ApprovalBar)
         await until(pilot, lambda: isinstance(app.screen, ApprovalScreen))
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, ApprovalScreen))
@@ -182,9 +182,9 @@ async def test_many_long_answers_can_all_be_read_and_given(
         dialog = app.screen.query_one("#approval")
         assert dialog.region in app.screen.region
         assert "within 60 s is a no" in str(dialog.border_subtitle)
-        asked = app.screen.query_one("#approval-scroll")
+        question = app.screen.query_one("#approval-scroll")
         await press(pilot, *["pagedown"] * 20)
-        await until(pilot, lambda: asked.scroll_y == asked.max_scroll_y > 0)
+        await until(pilot, lambda: question.scroll_y == question.max_scroll_y > 0)
         buttons = list(app.screen.query(Button))
         answers = app.screen.query_one(Answers)
         for button, choice in zip(buttons, CHOICES, strict=True):

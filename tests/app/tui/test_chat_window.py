@@ -11,16 +11,16 @@ from textual.selection import SELECT_ALL
 from hermes_tui.core.changes import ChatTurn
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.widgets.chat_pane import MAX_MOUNTED
-from hermes_tui.tui.widgets.markdown_reply import JOINED_CHARS, Reply
+from hermes_tui.tui.widgets.markdown_reply import MERGED_CHARS, ReplyChunk
 from hermes_tui.tui.widgets.turn_view import TurnView
-from hermes_tui.tui.widgets.unread_bar import NewBelow
+from hermes_tui.tui.widgets.unread_bar import UnreadBar
 
 PARAGRAPHS = [f"Paragraph {i} has a few words that are said.\n\n" for i in range(400)]
 
 
-def replies(app: HermesTui) -> list[Reply]:
-    """Return the pieces that are mounted, in order."""
-    return list(chat(app).view.query(Reply))
+def mounted_chunks(app: HermesTui) -> list[ReplyChunk]:
+    """Return the chunks that are mounted, in order."""
+    return list(chat(app).view.query(ReplyChunk))
 
 
 def seen(pilot: Pilot[None]) -> list[str]:
@@ -36,17 +36,17 @@ def numbers(pilot: Pilot[None]) -> list[int]:
     return [int(line.split()[1]) for line in seen(pilot) if line.startswith("Paragraph")]
 
 
-def seen_replies(app: HermesTui) -> list[Reply]:
-    """Return the pieces that are on the screen."""
+def visible_chunks(app: HermesTui) -> list[ReplyChunk]:
+    """Return the chunks that are on the screen."""
     view = chat(app).view
-    return [reply for reply in replies(app) if reply.region.overlaps(view.region)]
+    return [reply for reply in mounted_chunks(app) if reply.region.overlaps(view.region)]
 
 
 async def long_reply(pilot: Pilot[None]) -> None:
     app = app_of(pilot)
     await say_and_hear(pilot)
     await until(pilot, lambda: 399 in numbers(pilot), "the end of the reply")
-    await until(pilot, lambda: sum(not reply.asleep for reply in replies(app)) < 8, "sleep")
+    await until(pilot, lambda: sum(not reply.asleep for reply in mounted_chunks(app)) < 8, "sleep")
 
 
 async def test_a_long_reply_has_paragraphs_only_where_it_is_seen(tmp_path: Path) -> None:
@@ -55,9 +55,9 @@ async def test_a_long_reply_has_paragraphs_only_where_it_is_seen(tmp_path: Path)
     async with running(app) as pilot:
         await long_reply(pilot)
         words = "".join(PARAGRAPHS)
-        await until(pilot, lambda: len(replies(app)) < len(words) / JOINED_CHARS * 2 + 8)
+        await until(pilot, lambda: len(mounted_chunks(app)) < len(words) / MERGED_CHARS * 2 + 8)
         assert len(main(app).query("MarkdownParagraph")) < 150
-        assert "".join(reply.words for reply in replies(app)) == words
+        assert "".join(reply.words for reply in mounted_chunks(app)) == words
         await pilot.press("escape", "c", "home")
         await until(pilot, lambda: numbers(pilot)[:1] == [0], "the beginning")
         assert len(main(app).query("MarkdownParagraph")) < 350
@@ -70,9 +70,9 @@ async def test_what_sleeps_wakes_wherever_a_layout_brings_it_in_sight(tmp_path: 
     backend.reply, backend.logprobs = PARAGRAPHS, [-0.1] * len(PARAGRAPHS)
     async with running(app) as pilot:
         await long_reply(pilot)
-        await replies(app)[-1].sleep()
+        await mounted_chunks(app)[-1].sleep()
         await until(pilot, lambda: 399 in numbers(pilot), "the end of the reply")
-        assert not replies(app)[-1].asleep
+        assert not mounted_chunks(app)[-1].asleep
 
 
 async def test_what_is_selected_stays_and_what_sleeps_beside_it_wakes(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_what_is_selected_stays_and_what_sleeps_beside_it_wakes(tmp_path: 
     backend.reply, backend.logprobs = PARAGRAPHS, [-0.1] * len(PARAGRAPHS)
     async with running(app) as pilot:
         await long_reply(pilot)
-        selected = replies(app)[-1]
+        selected = mounted_chunks(app)[-1]
         app.screen.selections = {selected: SELECT_ALL}
         await pilot.press("escape", "c", "home")
         await until(pilot, lambda: numbers(pilot)[:1] == [0], "the beginning")
@@ -103,7 +103,7 @@ async def test_what_is_read_stays_in_place_while_more_arrives(tmp_path: Path) ->
         assert numbers(pilot)
         backend.gate.set()
         await until(pilot, lambda: chat(app).view.turns[0].state == "completed", "the second half")
-        await until(pilot, lambda: main(app).query_one(NewBelow).display, "the strip at the foot")
+        await until(pilot, lambda: main(app).query_one(UnreadBar).display, "the strip at the foot")
         assert seen(pilot) == read[:-1], "but for the row of the strip"
         await pilot.press("end")
         await until(pilot, lambda: numbers(pilot)[-1:] == [399], "the end")
@@ -157,7 +157,7 @@ async def test_pages_up_of_what_was_never_drawn_leave_nothing_out(tmp_path: Path
         passed, pages = set(numbers(pilot)), 0
         while 0 not in passed and pages < 200:
             await pilot.press("pageup")
-            await until(pilot, lambda: not any(r.asleep for r in seen_replies(app)), "words")
+            await until(pilot, lambda: not any(r.asleep for r in visible_chunks(app)), "words")
             passed |= set(numbers(pilot))
             pages += 1
         assert sorted(set(range(300)) - passed) == []

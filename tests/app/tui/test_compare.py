@@ -15,31 +15,31 @@ from textual.widgets import Static
 from hermes_tui.core.actions import ACTIONS
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.screens.approval import ApprovalScreen
-from hermes_tui.tui.screens.compare import CompareScreen, SizeScreen
+from hermes_tui.tui.screens.compare import CompareScreen, GroupSizeScreen
 from hermes_tui.tui.screens.help import HelpScreen
 from hermes_tui.tui.screens.main import MainScreen
-from hermes_tui.tui.widgets.approval_bar import AskedBar
-from hermes_tui.tui.widgets.markdown_reply import Reply
+from hermes_tui.tui.widgets.approval_bar import ApprovalBar
+from hermes_tui.tui.widgets.markdown_reply import ReplyChunk
 from hermes_tui.tui.widgets.prompt import Prompt
-from hermes_tui.tui.widgets.reply_column import SiblingView
+from hermes_tui.tui.widgets.reply_column import ReplyColumn
 from hermes_tui.tui.widgets.turn_view import Badge, CostLine, TurnView
 from hermes_tui_services.api.events import ApprovalRequested
 
 
-def siblings(app: HermesTui) -> list[SiblingView]:
+def siblings(app: HermesTui) -> list[ReplyColumn]:
     """Return the replies' widgets."""
-    return list(app.screen.query(SiblingView))
+    return list(app.screen.query(ReplyColumn))
 
 
 def titles(app: HermesTui) -> list[str]:
-    """Return what the replies' borders say."""
+    """Return what the replies' chunk_starts say."""
     return [f"{view._border_title} {view._border_subtitle or ''}".strip() for view in siblings(app)]
 
 
 async def compare(pilot: Pilot[None], app: HermesTui, size: int = 3) -> None:
     """Open a comparison."""
     await pilot.press("escape", "g")
-    await until(pilot, lambda: isinstance(app.screen, SizeScreen), "the question")
+    await until(pilot, lambda: isinstance(app.screen, GroupSizeScreen), "the question")
     await pilot.press("backspace", str(size), "enter")
     await until(pilot, lambda: isinstance(app.focused, Prompt), "the prompt of the comparison")
     assert isinstance(app.screen, CompareScreen)
@@ -62,7 +62,7 @@ async def test_replies_stream_side_by_side(tmp_path: Path) -> None:
     async with running(app) as pilot:
         await compare(pilot, app)
         await pilot.press("h", "i", "enter")
-        await until(pilot, lambda: len(app.screen.query(Reply)) == 3)
+        await until(pilot, lambda: len(app.screen.query(ReplyChunk)) == 3)
         assert [title[:10] for title in titles(app)] == ["1 ◌ speaki", "2 ◌ speaki", "3 ◌ speaki"]
         xs = {view.region.x for view in siblings(app)}
         assert len(xs) == 3
@@ -70,7 +70,7 @@ async def test_replies_stream_side_by_side(tmp_path: Path) -> None:
         await until(pilot, lambda: "3 of 3 are still replying" in notices(app))
         backend.gate.set()
         await until(pilot, lambda: all("ended" in title for title in titles(app)))
-        texts = {reply.source for reply in app.screen.query(Reply)}
+        texts = {reply.source for reply in app.screen.query(ReplyChunk)}
         assert texts == {"Hello Ada, it's a pleasure to meet you!"}
     assert ("start_siblings", "compare", 3) in backend.calls
     assert [call for call in backend.calls if call[0] == "turn"] == [
@@ -178,12 +178,12 @@ async def test_leaving_ends_nothing_and_g_comes_back(tmp_path: Path) -> None:
     async with running(app) as pilot:
         await compare(pilot, app, 2)
         await pilot.press("h", "i", "enter")
-        await until(pilot, lambda: len(app.screen.query(Reply)) == 2)
+        await until(pilot, lambda: len(app.screen.query(ReplyChunk)) == 2)
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, MainScreen))
         backend.gate.set()
         await pilot.press("escape", "g")
-        await until(pilot, lambda: isinstance(app.screen, SizeScreen))
+        await until(pilot, lambda: isinstance(app.screen, GroupSizeScreen))
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, CompareScreen))
         await until(pilot, lambda: all("ended" in title for title in titles(app)))
@@ -205,13 +205,13 @@ async def test_the_number_of_replies_is_checked(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
     async with running(app) as pilot:
         await pilot.press("escape", "g")
-        await until(pilot, lambda: isinstance(app.screen, SizeScreen))
+        await until(pilot, lambda: isinstance(app.screen, GroupSizeScreen))
         await pilot.press("backspace", "1", "enter")
         await until(
             pilot,
             lambda: "from 2 to 9" in str(app.screen.query_one("#ask-hint", Static).content),
         )
-        assert isinstance(app.screen, SizeScreen)
+        assert isinstance(app.screen, GroupSizeScreen)
 
 
 async def test_questions_help_and_interrupt_work_there_too(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ async def test_questions_help_and_interrupt_work_there_too(tmp_path: Path) -> No
     async with running(app) as pilot:
         await compare(pilot, app, 2)
         await pilot.press("h", "i", "enter")
-        await until(pilot, lambda: app.screen.query_one(AskedBar).display)
+        await until(pilot, lambda: app.screen.query_one(ApprovalBar).display)
         await pilot.press("ctrl+o")
         await until(pilot, lambda: isinstance(app.screen, ApprovalScreen))
         await pilot.press("o")

@@ -71,7 +71,7 @@ from hermes_tui.core.log_buffer import LogLines
 from hermes_tui.core.stack_status import ProcessState, ProcessStatus
 from hermes_tui.plain.app import Plain
 from hermes_tui.supervisor.lock import lock_owner
-from hermes_tui.tui.messages import CopyWanted
+from hermes_tui.tui.messages import CopyRequested
 from hermes_tui.tui.screens.dialogs import QuitScreen
 from hermes_tui.tui.themes import contrast
 from hermes_tui.tui.widgets.chat_pane import MAX_MOUNTED
@@ -126,7 +126,7 @@ async def test_brackets_in_text_crash_the_app(tmp_path: Path) -> None:
             await pilot.pause()
 
 
-def told(number: int) -> ChatTurn:
+def past_turn(number: int) -> ChatTurn:
     """Return a turn that this view saw happen."""
     turn = ChatTurn(
         turn_id=f"t{number}", session_id="long", user_text=f"turn {number}.", started_at=1.0
@@ -141,12 +141,12 @@ async def test_lag_and_a_burning_core_in_long_chats(tmp_path: Path) -> None:
     backend.add_session("long", created_at=1)
     async with running(app) as pilot:
         turns = app.controller.state.turns.setdefault("long", [])
-        turns += [told(i) for i in range(1_200)]
+        turns += [past_turn(i) for i in range(1_200)]
         await app.controller.open_session("long")
         await until(pilot, lambda: "turn 1199." in drawn(pilot))
         for i in range(1_200, 1_240):
-            turns.append(told(i))
-            await app.controller.refresh_processes()  # any change has the screen painted
+            turns.append(past_turn(i))
+            await app.controller.refresh_processes()  # any change has the screen drawn anew
             await until(pilot, lambda i=i: f"turn {i}." in drawn(pilot))
         assert len(main(app).query(TurnView)) <= MAX_MOUNTED + 1
         prompt(app).focus()
@@ -184,12 +184,12 @@ async def test_copy_that_lies_over_ssh_or_tmux(
     monkeypatch.setenv(name, "1")
     app, _ = make_app(tmp_path)
     async with running(app) as pilot:
-        app.post_message(CopyWanted("the text", "the reply"))
+        app.post_message(CopyRequested("the text", "the reply"))
         await until(pilot, lambda: bool(notices(app)))
         pattern = rf"the reply: sent to {said}, unconfirmed.* (/.*\.txt)"
-        told = re.fullmatch(pattern, notices(app)[0], re.DOTALL)
-        assert told, notices(app)
-        assert Path(told[1]).read_text() == "the text"
+        copied = re.fullmatch(pattern, notices(app)[0], re.DOTALL)
+        assert copied, notices(app)
+        assert Path(copied[1]).read_text() == "the text"
         assert not fed.exists()  # over SSH that would be another machine's clipboard
 
 

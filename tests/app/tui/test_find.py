@@ -29,7 +29,7 @@ from hermes_tui.core.models import EpisodeDetail, Token
 from hermes_tui.tui import clipboard
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.screens.dialogs import AskScreen
-from hermes_tui.tui.widgets.token_layout import Break, TokenLines, trajectory
+from hermes_tui.tui.widgets.token_layout import Break, TokenLayout, trajectory
 from hermes_tui.tui.widgets.token_view import Legend, table
 from hermes_tui.tui.widgets.tool_block import FoldedBlock
 from hermes_tui.tui.widgets.turn_view import TurnView
@@ -110,7 +110,7 @@ async def test_the_sessions_are_filtered_by_what_their_rows_say(tmp_path: Path) 
 
 
 def test_jumps_go_to_unlikely_tokens_only_and_wrap() -> None:
-    lines = TokenLines()
+    lines = TokenLayout()
     probabilities = (0.9, 0.1, 0.5, 0.03, 0.2)
     prompt = Token(token_id=1, text="p")
     lines.extend([prompt, *make_tokens("abcde", [math.log(p) for p in probabilities])])
@@ -148,7 +148,7 @@ def broken(backend: FakeBackend) -> EpisodeDetail:
 
 def test_a_break_says_why_and_marks_the_first_token_that_differs(tmp_path: Path) -> None:
     detail = broken(make_app(tmp_path)[1])
-    lines = TokenLines()
+    lines = TokenLayout()
     lines.extend(trajectory(detail, {}))
     breaks = [i for i, item in enumerate(lines.items) if isinstance(item, Break)]
     [at] = breaks
@@ -174,7 +174,7 @@ async def test_the_first_difference_is_said_in_words_too(tmp_path: Path) -> None
         await until(pilot, lambda: "first that differs" in str(detail.content))
 
 
-def test_a_table_has_what_the_lesson_changed() -> None:
+def test_a_table_has_what_the_training_step_changed() -> None:
     token = Token(
         token_id=7, text="a\tb", logprob=-0.5, policy_version=3, advantage=1.5,
         logprob_before=-0.5, logprob_after=-0.25,

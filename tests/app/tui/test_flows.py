@@ -39,11 +39,11 @@ from hermes_tui.tui.screens.help import HelpScreen
 from hermes_tui.tui.screens.layout import FOCUS
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.screens.start import StartScreen
-from hermes_tui.tui.widgets.chrome import NoRoom
-from hermes_tui.tui.widgets.markdown_reply import Reply
+from hermes_tui.tui.widgets.chrome import TooSmallNotice
+from hermes_tui.tui.widgets.markdown_reply import ReplyChunk
 from hermes_tui.tui.widgets.tool_block import FoldedBlock
 from hermes_tui.tui.widgets.turn_view import TurnView
-from hermes_tui.tui.widgets.unread_bar import NewBelow
+from hermes_tui.tui.widgets.unread_bar import UnreadBar
 from hermes_tui_services.api.events import ReasoningArrived, ToolCalled, ToolReturned
 
 # Starting ------------------------------------------------------------------------------------
@@ -84,12 +84,12 @@ async def test_a_turn_streams_into_chat_and_tokens(tmp_path: Path) -> None:
     async with running(app) as pilot:
         await say(pilot, "hi there")
         await until(pilot, lambda: len(tokens(app).content.items) >= 13, "tokens while it speaks")
-        await until(pilot, lambda: "Ada" in main(app).query_one(Reply).source)
+        await until(pilot, lambda: "Ada" in main(app).query_one(ReplyChunk).source)
         assert badges(app) == ["◌ speaking"]
         assert prompt(app).text == ""
         backend.gate.set()
         await until(pilot, lambda: "○ not judged yet" in badges(app)[0])
-        assert main(app).query_one(Reply).source == "Hello Ada, it's a pleasure to meet you!"
+        assert main(app).query_one(ReplyChunk).source == "Hello Ada, it's a pleasure to meet you!"
         assert "11 tok" in str(main(app).query_one(".cost").render())
         shown = tokens(app).current
         assert shown is not None
@@ -377,13 +377,13 @@ async def test_tokens_follow_until_the_cursor_moves_and_again_at_the_end(tmp_pat
         backend.gate.set()
         await until(pilot, lambda: len(view.content.items) >= 400)
         assert (view.cursor, view.scroll_offset.y) == (where, scroll)
-        below = main(app).query_one("#tokens").query_one(NewBelow)
-        await until(pilot, lambda: below.count >= 150, "a count of what is below")
-        assert below.display
+        unread = main(app).query_one("#tokens").query_one(UnreadBar)
+        await until(pilot, lambda: unread.count >= 150, "a count of unread tokens")
+        assert unread.display
         await pilot.press("end")
         await until(pilot, lambda: view.scroll_offset.y == view.max_scroll_y)
         assert view.following
-        await until(pilot, lambda: not below.display)
+        await until(pilot, lambda: not unread.display)
 
 
 async def test_arriving_data_moves_neither_focus_nor_chat_scroll(tmp_path: Path) -> None:
@@ -402,10 +402,10 @@ async def test_arriving_data_moves_neither_focus_nor_chat_scroll(tmp_path: Path)
         backend.gate.set()
         await until(pilot, lambda: "judged" in badges(app)[-1])
         assert (app.focused, view.scroll_offset.y) == (focused, scroll)
-        assert chat(app).query_one(NewBelow).display
+        assert chat(app).query_one(UnreadBar).display
         await pilot.press("end")
         await until(pilot, lambda: view.scroll_offset.y == view.max_scroll_y)
-        await until(pilot, lambda: not chat(app).query_one(NewBelow).display)
+        await until(pilot, lambda: not chat(app).query_one(UnreadBar).display)
 
 
 async def test_old_turns_are_mounted_on_demand(tmp_path: Path) -> None:
@@ -467,8 +467,8 @@ async def test_badges_name_the_keys_that_were_chosen(tmp_path: Path) -> None:
         await pilot.press("ctrl+g")
         await until(pilot, lambda: "z undoes it for 2.0 s" in badges(app)[0])
         await pilot.press("escape", "l", "w")
-        lesson = main(app).query_one("#training-text")
-        await until(pilot, lambda: "held; w goes on" in str(lesson.render()))
+        training = main(app).query_one("#training-text")
+        await until(pilot, lambda: "held; w goes on" in str(training.render()))
 
 
 # Room ----------------------------------------------------------------------------------------
@@ -507,7 +507,7 @@ async def test_every_size_is_survived_with_the_focus_where_it_was(
         await pilot.resize_terminal(*size)
         await pilot.pause()
         small = size[0] < 60 or size[1] < 20
-        assert main(app).query_one(NoRoom).display is small
+        assert main(app).query_one(TooSmallNotice).display is small
         assert ("needs 60 columns" in drawn(app)) is (small and size[0] > 40)
         assert main(app).scope == pane
         await pilot.press("f3", "z")

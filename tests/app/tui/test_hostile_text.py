@@ -32,17 +32,17 @@ from hermes_tui.core.compare import Comparison
 from hermes_tui.core.models import CanaryRow, StartStage
 from hermes_tui.core.sanitize import clean
 from hermes_tui.core.stack_status import GpuSample, ProcessState, ProcessStatus
-from hermes_tui.tui.messages import CopyWanted
+from hermes_tui.tui.messages import CopyRequested
 from hermes_tui.tui.screens.approval import ApprovalScreen
 from hermes_tui.tui.screens.compare import CompareScreen
 from hermes_tui.tui.screens.confirm import ConfirmScreen
 from hermes_tui.tui.screens.dialogs import AskScreen
 from hermes_tui.tui.screens.start import StartScreen
-from hermes_tui.tui.widgets.approval_bar import AskedBar
+from hermes_tui.tui.widgets.approval_bar import ApprovalBar
 from hermes_tui.tui.widgets.chrome import TopBar
 from hermes_tui.tui.widgets.logs_pane import LogsPane
 from hermes_tui.tui.widgets.prompt import Prompt
-from hermes_tui.tui.widgets.reply_column import SiblingView
+from hermes_tui.tui.widgets.reply_column import ReplyColumn
 from hermes_tui.tui.widgets.token_view import TokensPane
 from hermes_tui.tui.widgets.training_pane import TrainingPane
 from hermes_tui_services.api.events import ReasoningArrived, ToolCalled, ToolReturned
@@ -168,7 +168,7 @@ async def test_hostile_text_in_dialogs_is_only_text(tmp_path: Path, text: str) -
         )
         app.controller.state.pending_approvals["a"] = request
         app.controller.notifier.notify(request)
-        await until(pilot, lambda: MARK in drawn(app, main(app).query_one(AskedBar)))
+        await until(pilot, lambda: MARK in drawn(app, main(app).query_one(ApprovalBar)))
         assert_harmless(app)
         await look_into(pilot, ApprovalScreen(app.controller, request))
         await look_into(pilot, AskScreen(text, text, text))
@@ -176,10 +176,10 @@ async def test_hostile_text_in_dialogs_is_only_text(tmp_path: Path, text: str) -
         comparison = Comparison(app.controller, 2)
         await app.push_screen(CompareScreen(app.controller, app.context, comparison))
         await comparison.ask(text)
-        await until(pilot, lambda: len(app.screen.query("Reply")) == 2)
-        for reply in app.screen.query(SiblingView):
+        await until(pilot, lambda: len(app.screen.query("ReplyChunk")) == 2)
+        for reply in app.screen.query(ReplyColumn):
             reply.scroll_home(animate=False)
-        await until(pilot, lambda: MARK in drawn(app, app.screen.query(SiblingView).first()))
+        await until(pilot, lambda: MARK in drawn(app, app.screen.query(ReplyColumn).first()))
         assert_harmless(app)
 
 
@@ -203,7 +203,7 @@ async def test_a_hostile_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     app, _ = make_app(tmp_path)
     text = "".join(HOSTILE.values())
     async with running(app) as pilot:
-        app.post_message(CopyWanted(text, text))
+        app.post_message(CopyRequested(text, text))
         await until(pilot, lambda: bool(notices(app)))
         assert_harmless(app)
         assert app.clipboard == clean(text)

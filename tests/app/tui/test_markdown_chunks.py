@@ -1,4 +1,4 @@
-"""A long reply is drawn in pieces, and looks as if it were one."""
+"""A long reply is drawn in chunks, and looks as if it were one."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import pytest
 from fakes.screen import app_of, badges, chat, make_app, running, until
 from textual.pilot import Pilot
 
-from hermes_tui.tui.widgets import markdown_chunks as pieces_module
+from hermes_tui.tui.widgets import markdown_chunks as chunks_module
 from hermes_tui.tui.widgets.markdown_chunks import (
     BLOCK_CHARS,
+    CHUNK_CHARS,
     LIST_CHARS,
-    PIECE_CHARS,
     STUBBORN_CHARS,
-    Border,
-    borders,
-    next_border,
+    ChunkStart,
+    chunk_starts,
+    next_chunk_start,
 )
-from hermes_tui.tui.widgets.markdown_reply import Reply
+from hermes_tui.tui.widgets.markdown_reply import ReplyChunk
 
-WORDS = "word " * (PIECE_CHARS // 5)
+WORDS = "word " * (CHUNK_CHARS // 5)
 CODE = "```python\n" + "x = 1\n\n" * 800 + "```\n"
 LIST = "".join(f"- item {i} with words\n" for i in range(200))
 NUMBERED = "".join(f"{i}. item with words\n" for i in range(1, 200))
@@ -41,12 +41,12 @@ PARAGRAPHS = "".join(f"Paragraph {i}, some words.\n\n" for i in range(200))
         (f"```\n{WORDS}\n\n{WORDS[:500]}\n```\n\nThe next one.", [0, len(WORDS) + 512]),
     ],
 )
-def test_where_pieces_begin(text: str, starts: list[int]) -> None:
-    assert [border.at for border in borders(text)] == starts
+def test_where_chunks_start(text: str, starts: list[int]) -> None:
+    assert [start.offset for start in chunk_starts(text)] == starts
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "lead", "most"),
+    ("text", "kind", "prefix", "most"),
     [
         (CODE, "code", "```python\n", BLOCK_CHARS + 10),
         (LIST, "item", "", LIST_CHARS + 30),
@@ -54,40 +54,42 @@ def test_where_pieces_begin(text: str, starts: list[int]) -> None:
         (TABLE, "line", "| a | b |\n|---|---|\n", BLOCK_CHARS + 20),
         (SENTENCES, "line", "", BLOCK_CHARS + 60),
         (LINES, "line", "", BLOCK_CHARS + 40),
-        (PARAGRAPHS, "paragraph", "", PIECE_CHARS + 40),
+        (PARAGRAPHS, "paragraph", "", CHUNK_CHARS + 40),
         ("x" * 40_000, "line", "", STUBBORN_CHARS),
         ("```\n" + "x" * 40_000, "code", "```\n", STUBBORN_CHARS),
         ("字" * 40_000, "line", "", STUBBORN_CHARS),
     ],
 )
-def test_nothing_makes_a_piece_grow_without_end(text: str, kind: str, lead: str, most: int) -> None:
-    found = borders(text)
+def test_nothing_makes_a_chunk_grow_without_end(
+    text: str, kind: str, prefix: str, most: int
+) -> None:
+    found = chunk_starts(text)
     assert len(found) > 2
-    assert {(border.kind, border.lead) for border in found[1:]} == {(kind, lead)}
-    starts = [border.at for border in found]
+    assert {(start.kind, start.prefix) for start in found[1:]} == {(kind, prefix)}
+    starts = [start.offset for start in found]
     assert max(b - a for a, b in zip(starts, [*starts[1:], len(text)], strict=True)) <= most
 
 
 @pytest.mark.parametrize("text", [CODE, LIST, TABLE, SENTENCES, LINES, PARAGRAPHS])
-def test_a_piece_ends_where_it_ended_while_it_grew(text: str) -> None:
+def test_a_chunk_ends_where_it_ended_while_it_grew(text: str) -> None:
     text = f"# Heading\n\n{text}\nThe end of it all.\n\n{text}"
-    final = borders(text)
-    begin = final[0]
+    final = chunk_starts(text)
+    chunk = final[0]
     for length in range(0, len(text), 37):
-        while (border := next_border(text[:length], begin)) is not None:
-            begin = border
-            assert border in final
+        while (start := next_chunk_start(text[:length], chunk)) is not None:
+            chunk = start
+            assert start in final
 
 
 def test_a_fence_is_never_cut_before_the_line_that_closes_it() -> None:
     body = "x" * (BLOCK_CHARS + 10) + "\n"
-    assert borders(f"```\n{body}```\n") == [Border()]
+    assert chunk_starts(f"```\n{body}```\n") == [ChunkStart()]
 
 
 def test_a_link_or_bold_words_are_not_cut() -> None:
     filler = "a " * (BLOCK_CHARS // 2)
     text = f"{filler}**bold. And bold** [a. Link](https://x.y) end. Then more. " + filler
-    assert [text[b.at : b.at + 4] for b in borders(text)[1:]] == ["Then"]
+    assert [text[b.offset : b.offset + 4] for b in chunk_starts(text)[1:]] == ["Then"]
 
 
 async def picture(folder: Path, text: str, *, streamed: bool) -> tuple[int, str]:
@@ -99,10 +101,10 @@ async def picture(folder: Path, text: str, *, streamed: bool) -> tuple[int, str]
         await app.controller.send("hi")
         await until(pilot, lambda: bool(badges(app)) and "judged" in badges(app)[-1])
         view = chat(app).view
-        await until(pilot, lambda: not any(reply.asleep for reply in view.query(Reply)))
+        await until(pilot, lambda: not any(reply.asleep for reply in view.query(ReplyChunk)))
         await until(pilot, lambda: view.scroll_y == view.max_scroll_y)
         await pilot.pause(0.2)  # it has been drawn there
-        return len(view.query(Reply)), seen(pilot)
+        return len(view.query(ReplyChunk)), seen(pilot)
 
 
 def seen(pilot: Pilot[None]) -> str:
@@ -124,14 +126,14 @@ BIG_CODE = "Look:\n\n```python\n" + "x = 1\n" * 60 + "```\n\nThat was it.\n"
 @pytest.mark.parametrize(
     ("text", "limit", "size"),
     [
-        (PARAGRAPHS[:2_000], "PIECE_CHARS", 300),
-        (BLOCKS, "PIECE_CHARS", 100),
+        (PARAGRAPHS[:2_000], "CHUNK_CHARS", 300),
+        (BLOCKS, "CHUNK_CHARS", 100),
         (BIG_CODE, "BLOCK_CHARS", 100),
         (LIST[:1_200], "LIST_CHARS", 100),
         (LINES[:1_080], "BLOCK_CHARS", 200),
     ],
 )
-async def test_pieces_look_like_one(
+async def test_chunks_look_like_one(
     tmp_path: Path,
     text: str,
     limit: str,
@@ -139,13 +141,13 @@ async def test_pieces_look_like_one(
     streamed: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pieces_module, limit, size)
-    pieces, cut = await picture(tmp_path, text, streamed=streamed)
-    assert pieces >= 4
-    for name in ("PIECE_CHARS", "LIST_CHARS", "BLOCK_CHARS"):
-        monkeypatch.setattr(pieces_module, name, 1_000_000)
-    pieces, whole = await picture(tmp_path, text, streamed=streamed)
-    assert pieces == 1
+    monkeypatch.setattr(chunks_module, limit, size)
+    chunks, cut = await picture(tmp_path, text, streamed=streamed)
+    assert chunks >= 4
+    for name in ("CHUNK_CHARS", "LIST_CHARS", "BLOCK_CHARS"):
+        monkeypatch.setattr(chunks_module, name, 1_000_000)
+    chunks, whole = await picture(tmp_path, text, streamed=streamed)
+    assert chunks == 1
     assert cut == whole
 
 

@@ -31,7 +31,7 @@ from hermes_tui.core.compare import Comparison
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.palette import Palette
 from hermes_tui.tui.screens.approval import ApprovalScreen
-from hermes_tui.tui.screens.compare import CompareScreen, SizeScreen
+from hermes_tui.tui.screens.compare import CompareScreen, GroupSizeScreen
 from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, Dialog, QuitScreen, RewardScreen
 from hermes_tui.tui.screens.help import HelpScreen
@@ -105,7 +105,7 @@ SCREENS: dict[str, Callable[[HermesTui, FakeBackend], Screen[object]]] = {
     "quit": lambda *_: QuitScreen(),
     "reward": lambda *_: RewardScreen((-1.0, 1.0)),
     "ask": lambda *_: AskScreen("What?"),
-    "size": lambda *_: SizeScreen(again=True),
+    "size": lambda *_: GroupSizeScreen(again=True),
     "confirm": lambda *_: ConfirmScreen("Sure?", "It restarts.", "Yes"),
     "versions": lambda app, _: VersionScreen(app.controller.state),
 }
@@ -114,7 +114,7 @@ SCREENS: dict[str, Callable[[HermesTui, FakeBackend], Screen[object]]] = {
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Have the app stay when it is told to leave, and note what the question about that got."""
-    told: list[str] = []
+    answered: list[str] = []
     answers: list[str] = []
 
     def dismiss(screen: QuitScreen, answer: str | None = None) -> None:
@@ -123,12 +123,12 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         Dialog.dismiss(screen, answer)
 
     def leave(_: HermesTui, *__: object, **___: object) -> None:
-        told.append(answers.pop() if answers else "nobody was asked")
+        answered.append(answers.pop() if answers else "nobody was asked")
 
     monkeypatch.setattr(QuitScreen, "dismiss", dismiss)
     monkeypatch.setattr(HermesTui, "exit", leave)
     monkeypatch.setattr("hermes_tui.tui.clipboard.TOOLS", ())
-    return told
+    return answered
 
 
 async def back(pilot: Pilot[None]) -> None:

@@ -30,10 +30,10 @@ from hermes_tui.core.state import ViewState
 from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.widgets.logs_pane import LogsPane, LogView, brief
-from hermes_tui.tui.widgets.plot import Course
+from hermes_tui.tui.widgets.plot import TrendPlot
 from hermes_tui.tui.widgets.system_pane import branches, describe_machine
 from hermes_tui.tui.widgets.training_text import canaries, next_step, waits_for
-from hermes_tui.tui.widgets.unread_bar import NewBelow
+from hermes_tui.tui.widgets.unread_bar import UnreadBar
 from hermes_tui_common.errors import ApiError, HermesTuiError, RefusedError
 
 
@@ -57,7 +57,7 @@ def screen_lines(pilot: Pilot[None]) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-async def test_lesson_is_whole_in_its_tab(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_training_is_whole_in_its_tab(tmp_path: Path, size: tuple[int, int]) -> None:
     app, backend = make_app(tmp_path)
     add_past(backend)
     backend.canary_rows = [
@@ -93,7 +93,7 @@ async def test_plots_draw_what_the_steps_say(tmp_path: Path) -> None:
     async with running(app) as pilot:
         await pilot.press("escape", "l")
         await pilot.pause()
-        reward = main(app).query(Course).first()
+        reward = main(app).query(TrendPlot).first()
         points, baseline = reward._points
         assert list(points) == [(i, (1.0, -1.0, 0.5)[i % 3]) for i in range(1, 9)]
         assert [value for _, value in baseline] == [0.2] * 8
@@ -262,7 +262,7 @@ def test_each_figure_that_the_driver_refuses_is_na() -> None:
     }.items():
         refused = shown(whole.model_copy(update={field: None}))
         assert wanted in refused
-        # The field, and the memory of process 8, which goes when no process is told of.
+        # The field, and the memory of process 8, which goes when no process is known.
         assert refused.count("n/a") == (1 if field == "processes" else 2)
 
 
@@ -331,7 +331,7 @@ async def test_what_is_read_stays_where_it_is(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
     async with running(app) as pilot:
         view = await opened(pilot, backend)
-        below = main(app).query_one(LogsPane).query_one(NewBelow)
+        unread = main(app).query_one(LogsPane).query_one(UnreadBar)
         assert view.following
         await pilot.press("pageup")
         await until(pilot, lambda: not view.following)
@@ -339,9 +339,9 @@ async def test_what_is_read_stays_where_it_is(tmp_path: Path) -> None:
         backend.write_log("supervisor", *(f"12:01 INFO more {i}" for i in range(12)))
         await until(pilot, lambda: view.num_shown == 212)
         assert view.log_lines[view._shown[view.scroll_offset.y]] == top
-        assert "12 new lines below" in str(below.content)
+        assert "12 new lines below" in str(unread.content)
         await pilot.press("end")
-        await until(pilot, lambda: view.following and not below.display)
+        await until(pilot, lambda: view.following and not unread.display)
         assert view.scroll_offset.y == view.max_scroll_y
 
 
@@ -382,9 +382,9 @@ async def test_find_goes_from_the_newest_to_older_lines(tmp_path: Path) -> None:
         await pilot.press("slash")
         await until(pilot, lambda: isinstance(app.screen.focused, Input))
         await pilot.press(*"warn", "enter")
-        await until(pilot, lambda: view.here == 190)
+        await until(pilot, lambda: view.current == 190)
         await pilot.press("slash", "enter")
-        await until(pilot, lambda: view.here == 180)
+        await until(pilot, lambda: view.current == 180)
         assert view.scroll_offset.y <= 180 < view.scroll_offset.y + view.size.height
         assert view.find("WARN") is True  # another word begins anew
         assert not view.find("nothing like it")
@@ -423,7 +423,7 @@ async def test_drawing_between_two_paintings(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
     async with running(app) as pilot:
         view = await opened(pilot, backend, 3)
-        app.controller.state.log = LogLines(process="router")  # another log, not painted yet
+        app.controller.state.log = LogLines(process="router")  # another log, not drawn yet
         for _ in range(MAX_LINES + 3):
             view.log_lines.append("x")  # and what is shown has fallen out
         view.refresh()

@@ -74,10 +74,10 @@ async def test_a_pane_says_how_much_of_it_is_out_of_sight(tmp_path: Path) -> Non
         await pilot.press("escape", "l")
         pane = main(app).query_one(TrainingPane)
         await until(pilot, lambda: pane.max_scroll_y > 0, "more than fits")
-        below = int(pane.max_scroll_y)
-        assert any(f"▼ {below} more lines" in row for row in screen_lines(pilot))
+        num_hidden = int(pane.max_scroll_y)
+        assert any(f"▼ {num_hidden} more lines" in row for row in screen_lines(pilot))
         await pilot.press("end")
-        await until(pilot, lambda: pane.scroll_y == below, "the end")
+        await until(pilot, lambda: pane.scroll_y == num_hidden, "the end")
         assert not any("more line" in row for row in screen_lines(pilot))
         await pilot.resize_terminal(*VAST)
         await until(pilot, lambda: pane.max_scroll_y == 0, "the room")
@@ -113,9 +113,9 @@ async def test_a_token_of_a_dropped_episode_says_why_it_is_not_trained(tmp_path:
     async with running(app) as pilot:
         await say_and_hear(pilot)
         detail = main(app).query_one(TokenDetail)
-        assert "lesson  not trained yet" in str(detail.content)
+        assert "step    not trained yet" in str(detail.content)
         backend.set_state("ep-1", "dropped", dropped_reason="stale")
-        why = "lesson  not trained: sampled by weights that are too old"
+        why = "step    not trained: sampled by weights that are too old"
         await until(pilot, lambda: why in str(detail.content))
 
 
@@ -171,7 +171,7 @@ async def test_keys_are_hinted_at_before_the_terminal_has_the_focus(tmp_path: Pa
         assert app.focused is None
 
 
-async def test_without_training_nothing_promises_a_lesson(tmp_path: Path) -> None:
+async def test_without_training_nothing_promises_a_training_step(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path, training=False)
     async with running(app, WIDE) as pilot:
         shown = "\n".join(screen_lines(pilot))

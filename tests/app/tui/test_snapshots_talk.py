@@ -19,7 +19,7 @@ from hermes_tui.core.changes import PendingApproval
 from hermes_tui.tui.screens.approval import ApprovalScreen
 from hermes_tui.tui.screens.compare import CompareScreen
 from hermes_tui.tui.screens.main import MainScreen
-from hermes_tui.tui.widgets.approval_bar import AskedBar
+from hermes_tui.tui.widgets.approval_bar import ApprovalBar
 from hermes_tui.tui.widgets.prompt import Prompt
 
 Run = Callable[[Pilot[None]], Awaitable[None]]
@@ -74,7 +74,7 @@ CLARIFY = PendingApproval(
 )
 
 
-def asked(question: PendingApproval) -> Run:
+def pending_approval(question: PendingApproval) -> Run:
     """Return a run in which the agent asks while something is typed."""
 
     async def run(pilot: Pilot[None]) -> None:
@@ -84,7 +84,7 @@ def asked(question: PendingApproval) -> Run:
         request = replace(question, expires_at=app.controller.clock() + 58)
         app.controller.state.pending_approvals["a1"] = request
         app.controller.notifier.notify(request)
-        await until(pilot, lambda: app.screen.query_one(AskedBar).display)
+        await until(pilot, lambda: app.screen.query_one(ApprovalBar).display)
 
     return run
 
@@ -94,7 +94,7 @@ def answering(question: PendingApproval) -> Run:
 
     async def run(pilot: Pilot[None]) -> None:
         app = app_of(pilot)
-        await asked(question)(pilot)
+        await pending_approval(question)(pilot)
         await pilot.press("ctrl+o")
         await until(pilot, lambda: isinstance(app.screen, ApprovalScreen))
         for field in app.screen.query(Input):
@@ -107,7 +107,7 @@ def answering(question: PendingApproval) -> Run:
 
 CASES: dict[str, Run] = {
     "compare": compared,
-    "asked": asked(COMMAND),
+    "approval-bar": pending_approval(COMMAND),
     "answering": answering(COMMAND),
     "choosing": answering(CLARIFY),
 }

@@ -10,7 +10,7 @@ from hermes_tui.tui.widgets.formatting import (
     age,
     by_parts,
     duration,
-    foreign,
+    literal,
     number,
     signed,
     size,
@@ -36,7 +36,7 @@ from hermes_tui.tui.widgets.formatting import (
 )
 def test_clean(text: str, expected: str) -> None:
     assert clean(text) == expected
-    assert foreign(text).plain == expected
+    assert literal(text).plain == expected
 
 
 @pytest.mark.parametrize(

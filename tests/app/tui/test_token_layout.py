@@ -9,10 +9,10 @@ import pytest
 from fakes.backend import FakeBackend, FakeClock, make_tokens, prompt_for
 
 from hermes_tui.core.models import Token
-from hermes_tui.tui.widgets.token_layout import Break, TokenLines, bar, level, trajectory
+from hermes_tui.tui.widgets.token_layout import Break, TokenLayout, bar, level, trajectory
 
 
-def shown(lines: TokenLines) -> list[str]:
+def shown(lines: TokenLayout) -> list[str]:
     """Return every row as text; bars as ``|``-prefixed."""
     rows = []
     for line, is_bars in lines.rows:
@@ -22,13 +22,13 @@ def shown(lines: TokenLines) -> list[str]:
     return rows
 
 
-def counts(lines: TokenLines) -> tuple[int, int, int]:
-    """Return how many were given, were sampled, and are breaks."""
-    return lines.num_given, lines.num_sampled, lines.num_breaks
+def counts(lines: TokenLayout) -> tuple[int, int, int]:
+    """Return how many are prompt tokens, sampled tokens and breaks."""
+    return lines.num_prompt, lines.num_sampled, lines.num_breaks
 
 
 def test_tokens_wrap_between_tokens_and_break_at_newlines() -> None:
-    lines = TokenLines(width=10)
+    lines = TokenLayout(width=10)
     lines.extend(prompt_for("Hi there"))
     assert shown(lines) == [
         "<|im_start",
@@ -43,7 +43,7 @@ def test_tokens_wrap_between_tokens_and_break_at_newlines() -> None:
 
 
 def test_bars_stand_under_lines_with_sampled_tokens_only() -> None:
-    lines = TokenLines(width=12)
+    lines = TokenLayout(width=12)
     lines.extend(
         [Token(token_id=1, text="ask\n"), *make_tokens(["one", " two", " three"], [-1] * 3)]
     )
@@ -53,14 +53,14 @@ def test_bars_stand_under_lines_with_sampled_tokens_only() -> None:
 
 
 def test_wide_characters_take_two_cells() -> None:
-    lines = TokenLines(width=5)
+    lines = TokenLayout(width=5)
     lines.extend(make_tokens(["日本", "語", "a"], [-1] * 3))
     assert shown(lines) == ["日本", "|2", "語a", "|2"]
     assert [run.column for run in lines.lines[1].runs] == [0, 2]
 
 
 def test_places_and_rows_agree() -> None:
-    lines = TokenLines(width=20)
+    lines = TokenLayout(width=20)
     lines.extend([*prompt_for("a b c d e f"), Break(label="new segment"), *make_tokens()])
     for index, item in enumerate(lines.items):
         row = lines.row_of(index)
@@ -73,7 +73,7 @@ def test_places_and_rows_agree() -> None:
 
 
 def test_arrow_keys_step_over_rules() -> None:
-    lines = TokenLines()
+    lines = TokenLayout()
     lines.extend([*make_tokens(["a"], [-1]), Break(label="x"), *make_tokens(["b"], [-1])])
     assert lines.step(0, 1) == 2
     assert lines.step(2, -1) == 0
@@ -81,7 +81,7 @@ def test_arrow_keys_step_over_rules() -> None:
 
 
 def test_a_full_buffer_drops_the_oldest_and_counts_them() -> None:
-    lines = TokenLines(capacity=100)
+    lines = TokenLayout(capacity=100)
     lines.extend(make_tokens([str(i) for i in range(105)], [-1.0] * 105))
     assert lines.num_dropped == 15
     assert len(lines.items) == 90
@@ -94,12 +94,12 @@ def test_a_full_buffer_drops_the_oldest_and_counts_them() -> None:
 def test_what_is_left_after_older_ones_went_is_laid_out_as_if_it_came_alone(seed: int) -> None:
     rng = random.Random(seed)
     words = [" the", "a", " of\n", "\n\n", "x\ny", " ünï", "漢字", " w" * 20, "", ".\n"]
-    lines = TokenLines(width=rng.randint(5, 40), capacity=rng.choice([30, 100]))
+    lines = TokenLayout(width=rng.randint(5, 40), capacity=rng.choice([30, 100]))
     for _ in range(20):
         texts = rng.choices(words, k=rng.randint(1, 30))
         breaks = [Break(label="new segment")] if rng.random() < 0.5 else []
         lines.extend([*breaks, *make_tokens(texts, [-1.0] * len(texts))])
-        alone = TokenLines(width=lines.width)
+        alone = TokenLayout(width=lines.width)
         alone.extend(lines.items)
         assert (lines.lines, lines.rows) == (alone.lines, alone.rows)
         assert counts(lines) == counts(alone)
@@ -107,7 +107,7 @@ def test_what_is_left_after_older_ones_went_is_laid_out_as_if_it_came_alone(seed
 
 
 def test_replace_keeps_what_is_laid_out_when_only_numbers_changed() -> None:
-    lines = TokenLines()
+    lines = TokenLayout()
     tokens = make_tokens()
     lines.extend(tokens)
     laid_out = lines.lines
@@ -126,7 +126,7 @@ def test_replace_keeps_what_is_laid_out_when_only_numbers_changed() -> None:
 
 
 def test_find_reads_over_token_borders_and_wraps() -> None:
-    lines = TokenLines()
+    lines = TokenLayout()
     lines.extend(make_tokens())
     assert lines.find("A PLEASURE", -1) == 5
     assert lines.find("hello", 5) == 0

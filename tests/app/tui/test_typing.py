@@ -30,7 +30,7 @@ from hermes_tui.core.changes import PendingApproval
 from hermes_tui.core.compare import Comparison
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.screens.approval import ApprovalScreen
-from hermes_tui.tui.screens.compare import CompareScreen, SizeScreen
+from hermes_tui.tui.screens.compare import CompareScreen, GroupSizeScreen
 from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, Dialog, QuitScreen
 from hermes_tui.tui.screens.help import HelpScreen
@@ -88,7 +88,7 @@ async def test_a_dialog_takes_the_corrected_number(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
     async with running(app) as pilot:
         await pilot.press("escape", "g")
-        await until(pilot, lambda: isinstance(app.screen, SizeScreen), "the question")
+        await until(pilot, lambda: isinstance(app.screen, GroupSizeScreen), "the question")
         await until(pilot, lambda: isinstance(app.focused, Input), "its field")
         burst(pilot, "backspace", "4", "enter")
         await until(pilot, lambda: isinstance(app.screen, CompareScreen), "the comparison")

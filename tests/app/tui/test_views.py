@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from hermes_tui.core.controller import Controller
 from hermes_tui.tui.app import HermesTui, ScreenSettings
 from hermes_tui.tui.screens.approval import ApprovalScreen
-from hermes_tui.tui.widgets.approval_bar import AskedBar
+from hermes_tui.tui.widgets.approval_bar import ApprovalBar
 from hermes_tui.tui.widgets.turn_view import TurnView
 from hermes_tui_services.api.events import ApprovalRequested
 
@@ -67,7 +67,7 @@ async def test_a_question_is_answered_on_either_screen(tmp_path: Path) -> None:
     two = second(backend, tmp_path)
     async with running(one) as first, running(two) as other:
         for pilot, app in ((first, one), (other, two)):
-            bar = main(app).query_one(AskedBar)
+            bar = main(app).query_one(ApprovalBar)
             await until(pilot, lambda bar=bar: bar.display)
             assert "the agent asks: deletes files" in str(bar.render())
             assert "ctrl+o answers · in “clean up”" in str(bar.render())
@@ -79,7 +79,7 @@ async def test_a_question_is_answered_on_either_screen(tmp_path: Path) -> None:
         await first.press("o")
         await until(other, lambda: not isinstance(two.screen, ApprovalScreen))
         await until(other, lambda: "answered in another view: once" in notices(two))
-        assert not main(two).query_one(AskedBar).display
+        assert not main(two).query_one(ApprovalBar).display
         assert [call for call in backend.calls if call[0] == "approve"] == [
             ("approve", "sess-1", "a1", "once")
         ]
@@ -109,7 +109,7 @@ async def test_a_roomy_list_has_ages_and_says_how_far_behind(tmp_path: Path) -> 
         ]
 
 
-async def test_a_restart_is_told_when_it_begins_and_when_it_is_done(tmp_path: Path) -> None:
+async def test_a_restart_is_reported_when_it_begins_and_when_it_is_done(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
     async with running(app) as pilot:
         await app.controller.restart("worker-0")

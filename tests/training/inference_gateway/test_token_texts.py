@@ -12,7 +12,7 @@ from fakes.inference import Gateway
 from pydantic import TypeAdapter
 
 from hermes_tui.core.models import EpisodeDetail, Token, sampled_tokens
-from hermes_tui.tui.widgets.token_layout import TokenLines, trajectory
+from hermes_tui.tui.widgets.token_layout import TokenLayout, trajectory
 from hermes_tui_training.api.config import ModelConfig
 from hermes_tui_training.api.wire import EpisodeRecord, SampledTokens
 from hermes_tui_training.chat_template.renderer import Chat, Prompt
@@ -36,7 +36,7 @@ async def listened(gateway: Gateway, key: str) -> list[dict[str, Any]]:
 
 def lines_of(detail: EpisodeDetail, live: dict[str, list[Token]]) -> list[str]:
     """Return the text that the token view draws, line by line."""
-    layout = TokenLines(width=24)
+    layout = TokenLayout(width=24)
     layout.extend(trajectory(detail, live))
     return ["".join(run.text for run in line.runs) for line in layout.lines]
 
