@@ -53,7 +53,7 @@ class Completion:
     policy_versions: tuple[int, ...]
     """Version that sampled each token; as long as token_ids."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """Per token its likeliest (id, logprob) pairs; empty when none were asked for."""
+    """Per token its likeliest (id, logprob) pairs; empty when the client asked for none."""
     finish_reason: str | None
     """``stop``, ``tool_calls``, ``length``; None while in flight or when it broke off."""
     sampling: dict[str, Any]
@@ -90,7 +90,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixRef:
-    """A recorded completion that another one begins with; only what is new is stored again."""
+    """The completion that another one begins with; of the other only what is new is stored."""
 
     completion_id: str
     """The recorded completion."""
@@ -113,7 +113,7 @@ class CompletionOutcome:
     policy_versions: Sequence[int]
     """As many."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """Per token its likeliest (id, logprob) pairs; empty when none were asked for."""
+    """Per token its likeliest (id, logprob) pairs; empty when the client asked for none."""
     finish_reason: str | None
     """None when it broke off."""
     message: dict[str, Any] | None
@@ -143,7 +143,7 @@ class Session:
     session_id: str
     """``sess-`` and a unique part."""
     task_id: str
-    """The task, as start_session was told."""
+    """The task that start_session named."""
     group_id: str
     """Siblings of one task share it."""
     created_at: float
@@ -160,16 +160,16 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One change that views are told of; see ``protocol.EventKind``."""
+    """One change; the kinds are in ``protocol.EventKind``."""
 
     kind: str
     """What happened."""
     payload: dict[str, Any]
-    """Whom it happened to, as JSON."""
+    """What changed, as JSON."""
     at: float
     """When, seconds since the epoch."""
     event_id: int | None = None
-    """Rises by one or more per stored event; None for one that is not stored."""
+    """Larger for each later event that is stored; None for an event that is not stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ class Episode:
     group_id: str
     """Siblings of one task share it."""
     task_id: str
-    """The task, as start_session was told."""
+    """The task that start_session named."""
     state: EpisodeState
     """Where it is on the way to the weights."""
     reward: float | None
@@ -237,7 +237,7 @@ failed: the engine could not."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryAnswer:
-    """What one version said to one fixed question; belongs to no session and is never trained."""
+    """A version's answer to one fixed question; it belongs to no session and is never trained."""
 
     policy_version: int
     """The version."""

@@ -1,4 +1,4 @@
-"""Episodes as flat token sequences: what every form of export is made of."""
+"""Episodes as flat token sequences; every export format is made of them."""
 
 from __future__ import annotations
 

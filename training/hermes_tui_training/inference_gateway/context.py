@@ -34,7 +34,7 @@ _MAX_OLDER = 64
 """Newest completions of a session that are read back for a turn that forks from further back."""
 
 _DRAIN_S = 2.0
-"""How long the end of the process waits for records; they are a write of a millisecond each."""
+"""How long the process waits for records before it ends; each is a write of a millisecond."""
 
 
 class Parents:
@@ -81,7 +81,7 @@ class Parents:
 
 
 class Outcomes:
-    """Records how completions ended; what ends while the disk is busy shares the next write."""
+    """Records how completions ended. Those that end during a write share the next one."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -114,16 +114,16 @@ class Outcomes:
         try:
             await asyncio.to_thread(self._store.completions.finish, *outcomes)
         except Exception as error:
-            if len(batch) > 1:  # nothing was written: find out whose fault it is
+            if len(batch) > 1:  # nothing was written: find the one at fault
                 for one in batch:
                     await self._write_batch([one])
                 return
-            _settle(batch, error)
+            _resolve(batch, error)
         else:
-            _settle(batch, None)
+            _resolve(batch, None)
 
 
-def _settle(
+def _resolve(
     batch: list[tuple[CompletionOutcome, asyncio.Future[None]]], error: Exception | None
 ) -> None:
     for _, waiting in batch:

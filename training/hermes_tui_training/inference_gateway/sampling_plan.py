@@ -15,7 +15,7 @@ _ROLES = ("user", "assistant", "tool", "system", "developer")
 _MAX_STOPS = 16
 
 Neutral = Mapping[str, tuple[Any, ...]]
-"""Fields that cannot be honoured, and which values of each ask for nothing."""
+"""Fields that are not supported, and the values of each that ask for nothing."""
 
 _NEUTRAL: Neutral = {
     "presence_penalty": (0,),
@@ -26,12 +26,12 @@ _NEUTRAL: Neutral = {
     "parallel_tool_calls": (True,),
     "service_tier": ("auto", "default"),
 }
-"""Fields of which only these values can be honoured."""
+"""Fields of which only these values are supported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingPlan:
-    """What a chat request asks for; everything in it can be honoured."""
+    """How to sample and answer a completion; all of it is supported."""
 
     model: str | None
     """Model name that the answer repeats; None for our own."""
@@ -94,7 +94,7 @@ def chat_plan(request: ChatRequest) -> SamplingPlan:
     tools = request.tools or []
     _check_tools(tools)
     for index, message in enumerate(request.messages):
-        if not _is_said(message):
+        if not _is_plain_text(message):
             _check_message(message, f"messages[{index}]")
     options = request.stream_options
     if options is not None and not request.stream:
@@ -199,7 +199,7 @@ def _check_tools(tools: list[dict[str, Any]]) -> None:
             raise bad(f"{where}.function.parameters", "must be an object")
 
 
-def _is_said(message: Mapping[str, Any]) -> bool:
+def _is_plain_text(message: Mapping[str, Any]) -> bool:
     """Whether a message is a role and a text, as most of a long history are."""
     if len(message) != 2 or message.get("role") not in _ROLES:
         return False

@@ -1,4 +1,4 @@
-"""What each version said to the canary's questions."""
+"""The answers of each policy version to the canary's questions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EVENTS = {
     "skipped": EventKind.CANARY_SKIPPED,
     "failed": EventKind.CANARY_SKIPPED,
 }
-_SAID = ("policy_version", "position", "prompt", "status", "reason", "text", "finish_reason")
+_EVENT_KEYS = ("policy_version", "position", "prompt", "status", "reason", "text", "finish_reason")
 
 
 class Canaries:
@@ -42,7 +42,10 @@ class Canaries:
                 f"VALUES ({', '.join('?' * len(columns))})",
                 tuple(columns.values()),
             )
-            payload = {**{key: row[key] for key in _SAID}, "num_tokens": len(answer.token_ids)}
+            payload = {
+                **{key: row[key] for key in _EVENT_KEYS},
+                "num_tokens": len(answer.token_ids),
+            }
             write.event(_EVENTS[answer.status], payload)
 
     def answers(self, policy_version: int | None = None) -> list[CanaryAnswer]:

@@ -1,4 +1,7 @@
-"""Live events inside the trainer's process: whoever waits is woken, whoever is slow is told so."""
+"""Live events inside the trainer's process.
+
+A subscriber is woken when an event arrives. One that reads too slowly loses events and learns it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from contextlib import contextmanager
 from hermes_tui_training.api.types import Event
 
 CAPACITY = 4096
-"""Events that one subscriber may leave unread before it is cut off from the live ones."""
+"""Events that a subscriber may leave unread; with more it loses all of them and learns it."""
 
 
 class Subscription:
@@ -40,7 +43,7 @@ class Subscription:
         try:
             self._loop.call_soon_threadsafe(self._take, tuple(events))
         except RuntimeError:
-            return  # the loop was closed: nobody reads any more
+            return  # the loop is closed, so nobody reads
 
     def _take(self, events: tuple[Event, ...]) -> None:
         if len(self._events) + len(events) > CAPACITY:

@@ -1,4 +1,4 @@
-"""What happened: events that are stored, and events that are only told live."""
+"""Events: those that are stored, and those that only live subscribers get."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hermes_tui_training.store.store import Store
 logger = logging.getLogger(__name__)
 
 CHECK_S = 60.0
-"""The size is looked at this often; what arrives meanwhile is small beside the bound."""
+"""Time between two looks at the size; what arrives meanwhile is small beside the bound."""
 
 
 async def keep_within(store: Store, config: StoreConfig) -> None:
@@ -22,7 +22,7 @@ async def keep_within(store: Store, config: StoreConfig) -> None:
         try:
             await forget_excess(store, config)
         except sqlite3.Error as error:
-            # A disk that is full or slow may be better next time; recording reports it too.
+            # A full or slow disk may recover until the next try; recording reports it too.
             logger.warning("old sessions could not be forgotten error=%s", error)
         await asyncio.sleep(CHECK_S)
 
@@ -39,7 +39,7 @@ async def forget_excess(store: Store, config: StoreConfig) -> int:
         idle_since = time.time() - config.keep_s
         session_ids = await asyncio.to_thread(store.retention.forget_oldest, idle_since)
         if not session_ids:
-            text = "all that is recorded is in use, and it is too much max_bytes=%d"
+            text = "the store is too large, and all of it is in use max_bytes=%d"
             logger.warning(text, config.max_bytes)
             break
         number += len(session_ids)

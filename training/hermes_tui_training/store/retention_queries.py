@@ -29,17 +29,17 @@ _FORGET = (
 
 
 class Retention:
-    """Tells the size of the store, and forgets.
+    """Measures the store, and deletes its oldest groups.
 
-    Groups go whole: completions are stored as what they add to earlier ones of their session, and
-    siblings are measured against each other by their order.
+    A group is deleted as a whole. A completion is stored as what it adds to earlier ones of its
+    session, and the advantages of siblings depend on each other.
     """
 
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
     def num_bytes(self) -> int:
-        """Return the size of what is stored; the file may hold free space besides, used next."""
+        """Return the bytes in use; the file may also hold free space, which is used next."""
         with self._transactions.database.exclusive() as connection:
             pages, free, page_bytes = (
                 connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -48,7 +48,7 @@ class Retention:
         return int((pages - free) * page_bytes)
 
     def forget_oldest(self, idle_since: float) -> list[str]:
-        """Delete the group whose last request is the longest ago; return its sessions' ids.
+        """Delete the group whose last request is oldest; return the ids of its sessions.
 
         Their keys work no longer. Rows of steps stay. A group with an episode that waits for a
         step or is in one, or with a completion that runs, is never deleted.

@@ -1,4 +1,4 @@
-"""Rewards: what people and programs think of episodes."""
+"""Rewards that people and programs give to episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the trainer's database as the dataclasses of ``types``."""
+"""Rows of the trainer's database as the dataclasses of ``api.types``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hermes_tui_training.store.database import INT_BYTES, floats_from_blob, ints
 TopLogprobs = tuple[tuple[tuple[int, float], ...], ...]
 
 NO_TOKEN = -1
-"""Fills a position's missing alternatives, so that all positions have equally many."""
+"""Stands for a missing alternative, so that all positions have equally many."""
 
 
 def flatten_top(top: TopLogprobs) -> tuple[int, list[int], list[float]]:
@@ -37,7 +37,7 @@ def unflatten_top(width: int, ids: Sequence[int], logprobs: Sequence[float]) -> 
 
 
 class WholeRows:
-    """Puts rows of ``completions`` together with the completions that they begin with."""
+    """Makes rows of ``completions`` whole: a row holds only what its base row has not got."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -57,7 +57,7 @@ class WholeRows:
                 messages = base_messages[: link["base_messages"]] + messages
             whole = (prompt, link["token_ids"] or b"", messages)
         assert whole is not None, "the row itself is one of the links"
-        # Of a long way back only its end is kept: what comes next mostly begins with that.
+        # Only the newest row is cached: the next one usually extends it.
         self._known[row["completion_id"]] = whole
         return _completion_from(row, prompt, messages)
 
@@ -67,7 +67,7 @@ class WholeRows:
             "token_ids, request_messages FROM completions WHERE completion_id = ?",
             (completion_id,),
         ).fetchone()
-        assert isinstance(row, sqlite3.Row), "a base is never deleted before what begins with it"
+        assert isinstance(row, sqlite3.Row), "a base row is deleted with all that extend it"
         return row
 
 

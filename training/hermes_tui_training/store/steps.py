@@ -1,4 +1,4 @@
-"""Episodes on their way into the weights: what waits, claims, finished steps."""
+"""Steps: which episodes wait for one, which are claimed, and what finished steps did."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class Steps:
         version becomes the step's.
 
         Args:
-            row: the step's row; needs step, policy_version and episode_ids. One with a
-                rolled_back_to is a rollback's, and said to be one.
+            row: the step's row; needs step, policy_version and episode_ids. With a
+                rolled_back_to it is a rollback's row, and the event says so.
             trained: what the step did to each completion.
             baselines: stored as the meta value ``baselines``.
 

@@ -55,7 +55,7 @@ class Store:
         self.steps = Steps(transactions, self.episodes)
         """Episodes on their way into the weights."""
         self.canaries = Canaries(transactions)
-        """What each version said to the canary's questions."""
+        """Each version's answers to the canary's questions."""
         self.events = Events(transactions)
         """What happened."""
         self.meta = Meta(transactions)

@@ -105,7 +105,7 @@ class Writer:
 
 
 class Transactions:
-    """The database file, and the feed that tells of its changes; every part of the store has it."""
+    """The database file and the live feed of its events; the parts of the store share it."""
 
     def __init__(
         self, path: Path, *, now: Callable[[], float] = time.time, read_only: bool = False
@@ -122,7 +122,7 @@ class Transactions:
         self.database = Database(path, read_only=read_only)
         """For reading; what changes goes through ``write``."""
         self.feed = Feed()
-        """Hands events to subscribers."""
+        """Sends events to subscribers."""
         self.now = now
         """Seconds since the epoch."""
 

@@ -148,13 +148,13 @@ def _ending(result: CompletionResult) -> dict[str, Any]:
     return {"stop_reason": reason, "stop_sequence": result.stop_text}
 
 
-def _blocks(said: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _blocks(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the blocks of an assistant message of chat's, or of a delta of one."""
-    if thought := said.get("reasoning_content"):
+    if thought := message.get("reasoning_content"):
         yield {"type": "thinking", "thinking": thought, "signature": ""}
-    if text := said.get("content"):
+    if text := message.get("content"):
         yield {"type": "text", "text": text}
-    for call in said.get("tool_calls") or ():
+    for call in message.get("tool_calls") or ():
         function = call["function"]
         arguments = json.loads(function["arguments"])
         yield {"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments}

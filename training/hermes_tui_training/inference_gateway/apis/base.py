@@ -67,7 +67,7 @@ class ResponseFormat(ABC):
         return len(self.run.prompt.token_ids)
 
     def with_token_ids(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return an answer with the prompt's and the sampled ids, if they were asked for."""
+        """Return an answer with the prompt's and the sampled ids, if the client asked for them."""
         if self.plan.return_token_ids:
             body["prompt_token_ids"] = list(self.run.prompt.token_ids)
             body["token_ids"] = list(self.run.token_ids)

@@ -66,7 +66,7 @@ class ChatFormat(ResponseFormat):
         yield sse(chunk)
 
     def delta_events(self, delta: CompletionDelta) -> Iterable[bytes]:
-        """Yield the chunk of a delta; none when it has nothing that was asked for."""
+        """Yield the chunk of a delta; none when it has nothing that the client asked for."""
         if not delta.message_delta and not self.plan.logprobs and not self.plan.return_token_ids:
             return
         chunk = self._chunk(delta.message_delta, None)

@@ -32,7 +32,7 @@ async def responses(request: Request) -> Response:
     body = await read_body(request, ResponsesRequest)
 
     def make_format(run: CompletionRun, *, model: str, token_text: TokenText) -> ResponsesFormat:
-        return ResponsesFormat(run, model=model, token_text=token_text, asked=body)
+        return ResponsesFormat(run, model=model, token_text=token_text, request=body)
 
     return await begin(request, session, responses_plan(body), make_format)
 
@@ -41,10 +41,10 @@ class ResponsesFormat(ResponseFormat):
     """The answers of one response: a list of items that grows."""
 
     def __init__(
-        self, run: CompletionRun, *, model: str, token_text: TokenText, asked: ResponsesRequest
+        self, run: CompletionRun, *, model: str, token_text: TokenText, request: ResponsesRequest
     ) -> None:
         super().__init__(run, model=model, token_text=token_text)
-        self._asked = asked
+        self._request = request
         self._sequence = itertools.count()
         self._items: list[dict[str, Any]] = []
         self._logprobs: list[dict[str, Any]] = []
@@ -61,7 +61,7 @@ class ResponsesFormat(ResponseFormat):
         return self._response(_status(result.finish_reason))
 
     def _response(self, status: str, error: ApiError | None = None) -> dict[str, Any]:
-        plan, asked = self.plan, self._asked
+        plan, request = self.plan, self._request
         body = {
             "id": self.run.completion_id,
             "object": "response",
@@ -71,9 +71,9 @@ class ResponsesFormat(ResponseFormat):
             "incomplete_details": (
                 {"reason": "max_output_tokens"} if status == "incomplete" else None
             ),
-            "instructions": asked.instructions,
-            "max_output_tokens": asked.max_output_tokens,
-            "metadata": asked.metadata or {},
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "metadata": request.metadata or {},
             "model": self.model,
             "output": self._items,
             "parallel_tool_calls": True,
@@ -81,8 +81,8 @@ class ResponsesFormat(ResponseFormat):
             "store": False,
             "temperature": plan.temperature,
             "text": {"format": {"type": "text"}},
-            "tool_choice": asked.tool_choice or "auto",
-            "tools": asked.tools or [],
+            "tool_choice": request.tool_choice or "auto",
+            "tools": request.tools or [],
             "top_p": plan.top_p,
             "truncation": "disabled",
             "usage": None if status == "in_progress" else self._usage(),

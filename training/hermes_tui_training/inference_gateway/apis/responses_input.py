@@ -131,7 +131,7 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
-    """Return the conversation; what the assistant said between two others is one message."""
+    """Return the conversation; what the assistant wrote in a row is one message."""
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     if not items:
         raise bad("input", "must hold an item at least")
@@ -155,12 +155,14 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) ->
         call_id = text_of(item, "call_id", where)
         messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
     elif kind == "message":
-        said = _assistant(messages)
-        said["content"] = (said["content"] or "") + _text(item.get("content"), f"{where}.content")
+        message = _assistant(messages)
+        message["content"] = (message["content"] or "") + _text(
+            item.get("content"), f"{where}.content"
+        )
     elif kind == "reasoning":
         thought = _text(item.get("content") or item.get("summary") or [], f"{where}.content")
-        said = _assistant(messages)
-        said["reasoning_content"] = said.get("reasoning_content", "") + thought
+        message = _assistant(messages)
+        message["reasoning_content"] = message.get("reasoning_content", "") + thought
     elif kind == "function_call":
         function = {key: text_of(item, key, where) for key in ("name", "arguments")}
         call_id = text_of(item, "call_id", where)

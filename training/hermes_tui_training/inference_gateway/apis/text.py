@@ -97,7 +97,7 @@ class TextFormat(ResponseFormat):
         return ()
 
     def delta_events(self, delta: CompletionDelta) -> Iterable[bytes]:
-        """Yield the chunk of a delta; none when it has nothing that was asked for."""
+        """Yield the chunk of a delta; none when it has nothing that the client asked for."""
         if not delta.message_delta and not self.plan.logprobs and not self.plan.return_token_ids:
             return
         choice = self._choice(delta.message_delta.get("content", ""), [delta], None)

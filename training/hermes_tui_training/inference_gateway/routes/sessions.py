@@ -1,6 +1,6 @@
-"""``/rl/start_session``, ``end_session``, ``set_reward``: keys, and what people think of episodes.
+"""``/rl/start_session``, ``end_session``, ``set_reward``, ``unset_reward``.
 
-Shapes are AReaL's, so that its clients work.
+Requests and answers have AReaL's shapes, so that its clients work.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from hermes_tui_training.store.store import ConflictError, UnknownIdError, hash_
 logger = logging.getLogger(__name__)
 
 _FOREIGN_KEY = re.compile(rf"{SESSION_KEY_PREFIX}[A-Za-z0-9_-]{{16,200}}")
-"""Keys that somebody else minted: at least as long as we ask of admin keys."""
+"""Keys that another program minted: at least as long as admin keys must be."""
 
 _IN_FLIGHT_RETRY_S = 1.0
 
 
 async def start_session(request: Request) -> Response:
-    """``POST /rl/start_session``: mint keys, or take one into use again."""
+    """``POST /rl/start_session``: mint keys, or use one again."""
     await require_admin(request)
     services = services_of(request)
     body = await read_body(request, StartSession)

@@ -31,7 +31,7 @@ from hermes_tui_training.inference_gateway.context import Services, require_admi
 from hermes_tui_training.store.store import Store
 
 _KEEPALIVE_S = 15.0
-"""An idle event stream says so this often, so that a lost view is noticed."""
+"""Time between two comments on an idle event stream; they show whether the view is there."""
 
 _PAGE = 500
 

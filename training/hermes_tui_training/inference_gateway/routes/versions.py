@@ -35,12 +35,12 @@ async def rollback(request: Request) -> Response:
 
 
 async def list_canaries(request: Request) -> Response:
-    """``GET /rl/canaries``: what a version said, or the two newest that answered."""
+    """``GET /rl/canaries``: a version's answers, or those of the two newest that answered."""
     await require_admin(request)
-    asked = request.query_params.get("policy_version")
-    if asked is not None and not _VERSION.fullmatch(asked):
+    text = request.query_params.get("policy_version")
+    if text is not None and not _VERSION.fullmatch(text):
         raise ApiError(400, "'policy_version' must be a version's number.", param="policy_version")
-    version = None if asked is None else int(asked)
+    version = None if text is None else int(text)
     answers = await asyncio.to_thread(services_of(request).store.canaries.answers, version)
     return rows_response(answers)
 
