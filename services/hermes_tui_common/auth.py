@@ -40,7 +40,7 @@ def same_key(given: str, expected: str) -> bool:
 
 
 def require_key(connection: HTTPConnection, expected: str) -> None:
-    """Let a request pass only with the expected key.
+    """Check that a request carries the expected key.
 
     Raises: ApiError: 401, when there is no key or another one.
     """

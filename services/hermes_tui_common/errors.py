@@ -1,6 +1,6 @@
-"""The product's error tree, named by who can mend what went wrong.
+"""The product's error tree: one class for each kind of person who can put things right.
 
-The root lives here because this is the lowest of the three packages.
+It is here because every other package imports this one.
 """
 
 from __future__ import annotations

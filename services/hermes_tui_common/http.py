@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 Model = TypeVar("Model")
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-"""Bound of a request body: a thousand times the text that fits a model's context."""
+"""Larger request bodies are refused; this is a thousand times what fits a model's context."""
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:
@@ -90,7 +90,7 @@ def validation_error(error: ValidationError) -> ApiError:
 
 
 def error_response(error: ApiError) -> JSONResponse:
-    """Return an ApiError as its HTTP answer."""
+    """Return the HTTP answer of an error."""
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))

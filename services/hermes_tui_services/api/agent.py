@@ -1,6 +1,6 @@
-"""What an agent author writes against: AReaL's agent protocol, under AReaL's names.
+"""The agent protocol, for authors of agents: AReaL's, under AReaL's names.
 
-A class written for AReaL's ``AgentRunnable`` runs unchanged. What is more here is optional.
+A class written for AReaL's ``AgentRunnable`` runs unchanged. Our additions are optional.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AgentRequest:
 
 @dataclass
 class AgentResponse:
-    """What a turn ended with."""
+    """The result of a turn."""
 
     summary: str = ""
     """The reply's text."""
@@ -67,7 +67,7 @@ class EventEmitter(Protocol):
     """Where an agent reports what it does while a turn runs."""
 
     async def emit_delta(self, text: str) -> None:
-        """Report the next piece of the reply."""
+        """Report the next part of the reply."""
 
     async def emit_tool_call(self, name: str, args: str, *, call_id: str | None = None) -> None:
         """Report that a tool is about to run; ``args`` is JSON."""

@@ -88,7 +88,7 @@ class AgentClient:
         instructions: str | None = None,
         background: bool = False,
     ) -> AsyncGenerator[TurnEvent, None]:
-        """Say something, and yield what the turn does: last TurnCompleted or TurnFailed.
+        """Send a message and yield the turn's events; the last one is a TurnEnd.
 
         Closing the generator early hangs up, which interrupts the turn unless ``background``.
 
@@ -102,7 +102,8 @@ class AgentClient:
             instructions: added to the system prompt for this turn.
             background: whether the turn goes on when this generator is closed.
 
-        Raises: ServiceError: the gateway refused the turn, is not there, or died on the way.
+        Raises: RefusedError: the gateway refused the turn. UnreachableError: it does not answer, or
+            the connection broke. ServiceError: it ended the turn without a result.
         """
         optional = {
             "inf_base_url": inf_base_url,
@@ -118,8 +119,8 @@ class AgentClient:
         return self._follow("POST", "/v1/responses", body, headers)
 
     def join(self, session_key: str) -> AsyncGenerator[TurnEvent, None]:
-        """Follow the turn in flight of a session, whoever sent it: yield what it did so far, then
-        the rest as ``turn`` does. Closing the generator early leaves the turn alone.
+        """Follow a session's turn in flight, whoever sent it: yield its events so far, then the
+        rest as they come. Closing the generator early does not interrupt the turn.
 
         Raises: RefusedError: 404, no turn runs. ServiceError: as ``turn``.
         """
@@ -139,7 +140,10 @@ class AgentClient:
     async def approve(
         self, session_key: str, approval_id: str, choice: str, reason: str | None = None
     ) -> None:
-        """Answer an approval request. Raises: ServiceError: unknown, run out, no such choice."""
+        """Answer an approval request.
+
+        Raises: RefusedError: 404 unknown, 410 too late, 400 no such choice. ServiceError.
+        """
         path = f"/sessions/{path_key(session_key)}/approvals/{path_key(approval_id)}"
         await self._call("POST", path, {"choice": choice, "reason": reason})
 

@@ -1,4 +1,4 @@
-"""What the roles of the agent service say to each other, and to their clients: names and shapes."""
+"""The agent service's request bodies, and the names that its clients and roles share."""
 
 from __future__ import annotations
 

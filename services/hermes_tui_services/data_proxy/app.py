@@ -1,4 +1,4 @@
-"""The data proxy: owns the sessions' history, and runs turns on the worker of its pair."""
+"""The data proxy: stores the conversations, and runs turns on the worker of its pair."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from hermes_tui_services.data_proxy.worker_client import WorkerClient
 logger = logging.getLogger(__name__)
 
 MAX_REAP_S = 30.0
-"""At most this long between two looks for sessions that were quiet for too long."""
+"""Longest time between two searches for idle sessions."""
 
 STOP_S = 2.0
-"""How long a stop waits for interrupted turns to be kept; within the role's own deadline."""
+"""How long a stop waits until interrupted turns are stored; within the role's own deadline."""
 
 
 def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
@@ -117,7 +117,7 @@ async def _turn(request: Request) -> Response:
 
 
 async def _events(request: Request) -> Response:
-    """Answer the turn in flight from its beginning; whoever reads this keeps no turn alive."""
+    """Stream the turn in flight from its beginning; a reader of this does not keep it alive."""
     sessions: Sessions = request.app.state.sessions
     return LiveResponse(_stream(sessions.running(request.path_params["key"]).join()))
 

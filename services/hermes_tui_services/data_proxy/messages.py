@@ -1,4 +1,4 @@
-"""From a turn's events to the messages that are kept, and from those to what is replayed."""
+"""Make the messages to store from a turn's events, and the history to replay from stored ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hermes_tui_services.api.events import TextArrived, ToolCalled, ToolReturned
 from hermes_tui_services.api.protocol import ChatMessage
 
 NO_RESULT = "[interrupted before it finished]"
-"""Stands for the result of a tool call that has none: a call without a result is no history."""
+"""In place of a missing tool result: chat APIs refuse a history with an unanswered call."""
 
 _REPLAYED = ("role", "content", "tool_calls", "tool_call_id", "name")
 

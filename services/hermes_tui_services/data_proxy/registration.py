@@ -1,4 +1,4 @@
-"""Tells the router that a pair is there, again and again: a router that was restarted learns it."""
+"""Registers a pair with the router, once a second: a restarted router learns of it this way."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hermes_tui_services.api.protocol import AddrBody, RegisterBody, SessionBody
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
-"""Between two registrations: how long a router that was restarted may not know the pair."""
+"""Time between two registrations: for at most this long a restarted router lacks the pair."""
 
 RETRY_S = 0.25
-"""Between two tries while the router is down, or this process is not listening yet."""
+"""Time between two tries while the router is down, or this process is not listening yet."""
 
 CALL_S = 3.0
 """How long the router may take to answer."""

@@ -1,4 +1,4 @@
-"""The live side of the data proxy: each session's queue, its running turn, and what is kept."""
+"""The data proxy's sessions: each one's queue and running turn; finished turns go to the store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INTERRUPT_S = 3.0
 """A turn that was interrupted and does not end by itself is cut off after this long."""
 
 INTERRUPT_AGAIN_S = 0.3
-"""Until then the worker is told again: the first call may have come before the turn reached it."""
+"""The interrupt is repeated this often: the first call may arrive before the turn does."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -158,7 +158,7 @@ class Sessions:
             self._sessions.pop(session_key, None)
 
     async def release_idle(self, timeout_s: float) -> list[str]:
-        """Let the worker free the agents of sessions that were quiet for long; return them."""
+        """Have the worker free the agents of sessions without a turn for this long; return them."""
         before = time.monotonic() - timeout_s
         idle = [s for s in self._sessions.values() if s.task is None and s.last_active < before]
         for session in idle:
@@ -167,7 +167,7 @@ class Sessions:
         return [session.key for session in idle if session.key not in self._sessions]
 
     async def stop(self, timeout_s: float) -> None:
-        """Interrupt everything and wait for it, so that what was said is kept."""
+        """Interrupt all turns and wait until what they said is stored."""
         unavailable = ApiError(
             503,
             "The data proxy stops before the turn began; send it again.",
@@ -229,7 +229,7 @@ class Sessions:
         return end
 
     async def _release(self, session: _Session) -> None:
-        """Free the session's agent; a turn that comes meanwhile waits, and gets a new one."""
+        """Free the session's agent. A turn that arrives meanwhile waits, and gets a new agent."""
         try:
             await self._worker.close(session.key)
         except ApiError as error:
@@ -327,7 +327,7 @@ class Sessions:
         self._spawn(self._insist(turn))
 
     async def _insist(self, turn: Turn) -> None:
-        """Tell the worker to stop the turn until it has; in the end, hang up on it."""
+        """Repeat the interrupt until the turn ends; after ``INTERRUPT_S``, close its connection."""
         over = asyncio.create_task(turn.wait())
         try:
             async with asyncio.timeout(INTERRUPT_S):

@@ -1,4 +1,4 @@
-"""One turn of a conversation, as the data proxy holds it: what it was asked, what happened."""
+"""One turn in the data proxy's memory: its request, its events, and who follows it."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ class Turn:
             self._wakeups.discard(wakeup)
 
     async def join(self) -> AsyncGenerator[list[TurnEvent], None]:
-        """Yield what ``follow`` does to a reader who did not send it: what was said comes first,
-        and questions that no longer wait are left out.
+        """As ``follow``, for a reader who did not send the turn: the first event carries the user's
+        message, and approval requests that no longer wait are left out.
         """
         started = TurnStarted(
             run_id=self.run_id, message=self.message, started_at=self.running_since

@@ -1,7 +1,7 @@
-"""The gateway's calls down the chain: router, then the session's data proxy.
+"""The gateway's calls to the router and to the sessions' data proxies.
 
-A role that was killed is back within seconds. A turn that has not begun is sent again until then;
-one that has begun is not, for its tools may have done something.
+The supervisor restarts a role within seconds. A turn that has not begun is sent again until then;
+one that has begun is not, because its tools may have changed something.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RETRY_S = 15.0
 """How long a turn waits for a role that is down before it fails with 503."""
 
 RETRY_EVERY_S = 0.2
-"""Between two tries."""
+"""Time between two tries."""
 
 MAX_KNOWN = 10_000
 """How many sessions' data proxies are remembered."""
@@ -177,7 +177,7 @@ class DataProxies:
         return addr
 
     async def close(self, session_key: str) -> None:
-        """Let the session be forgotten everywhere."""
+        """Delete the session everywhere: its history, its agent, its place in a pair."""
         await self.call("POST", session_key, "close")
         self._known.pop(session_key, None)
         await self._ask_router(
@@ -187,7 +187,7 @@ class DataProxies:
     async def call(
         self, method: str, session_key: str, path: str, body: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Call a route of the session's data proxy that is no turn.
+        """Call a route of the session's data proxy other than its turns.
 
         Raises: ApiError: what it answered; 503 when it is down.
         """

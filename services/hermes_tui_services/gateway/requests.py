@@ -1,4 +1,4 @@
-"""What clients of the agent gateway send, and how it becomes a turn."""
+"""The gateway's request bodies, and how a turn is made of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A turn as an OpenAI response: while it runs, as events; at its end, as one object."""
+"""A turn as an OpenAI response or chat completion: a stream of events, or one object."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hermes_tui_services.api.events import (
 
 @dataclass(slots=True, kw_only=True)
 class ResponseBuilder:
-    """Takes a turn's events and makes a response of them."""
+    """Makes an OpenAI response of a turn's events."""
 
     model: str
     response_id: str = field(default_factory=lambda: f"resp-{secrets.token_hex(6)}")
@@ -42,7 +42,7 @@ class ResponseBuilder:
     _sequence: int = -1
 
     def add(self, event: TurnEvent) -> Iterator[dict[str, Any]]:
-        """Take an event and yield the response events that it means."""
+        """Add an event and yield the response events for it."""
         match event:
             case TurnStarted():
                 yield self._begin(event)
@@ -83,7 +83,7 @@ class ResponseBuilder:
 
     @property
     def text(self) -> str:
-        """The reply; of a turn that did not end, what there was of it."""
+        """The reply; while the turn runs, the part that has arrived."""
         return self.summary or "".join(self.texts)
 
     def response(self, status: str) -> dict[str, Any]:
@@ -126,7 +126,7 @@ async def response_stream(
 
 @dataclass(slots=True, kw_only=True)
 class ChatBuilder:
-    """Takes a turn's events and makes a chat completion of them."""
+    """Makes an OpenAI chat completion of a turn's events."""
 
     model: str
     include_usage: bool = False
@@ -139,7 +139,7 @@ class ChatBuilder:
     """How the turn ended; empty until then."""
 
     def add(self, event: TurnEvent) -> Iterator[dict[str, Any]]:
-        """Take an event and yield the chunks that it means."""
+        """Add an event and yield the chunks for it."""
         match event:
             case TurnStarted():
                 yield self._chunk({"role": "assistant", "content": ""})

@@ -56,7 +56,7 @@ class AgentParams(UpstreamFields):
 
 
 class FrameSocket:
-    """One web socket: reads requests in order, and sends what their turns do."""
+    """One web socket: reads requests in order, and sends the events of their turns."""
 
     def __init__(self, socket: WebSocket, data_proxies: DataProxies) -> None:
         self._socket = socket

@@ -1,4 +1,4 @@
-"""Which pairs there are, which of them live, and which session is where."""
+"""The router's memory: the pairs, their health, and the pair of each session."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hermes_tui_services.api.protocol import RegisterBody
 logger = logging.getLogger(__name__)
 
 HEALTH_TIMEOUT_S = 2.0
-"""How long /health may take; a refused connection tells at once."""
+"""How long /health may take. A process that is gone refuses the connection at once."""
 
 MAX_SLOW_POLLS = 3
-"""A process that is there but does not answer in time may be busy this often in a row."""
+"""A process that accepts connections but answers late counts as dead after this many polls."""
 
 FORGET_S = 30.0
 """A pair that is dead and no longer registers is forgotten after this long."""
@@ -38,7 +38,7 @@ class Pair:
 
 
 class Pairs:
-    """The router's memory. Data proxies register themselves, again and again."""
+    """The pairs and the sessions; data proxies register themselves every second."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -55,7 +55,7 @@ class Pairs:
         return list(self._pairs.values())
 
     def register(self, body: RegisterBody) -> bool:
-        """Take a pair, or its sign of life; return whether this very process was known."""
+        """Add a pair, or note that it lives; return whether this same process was known before."""
         pair = self._pairs.get(body.addr)
         known = pair is not None and pair.instance == body.instance
         if pair is None or not known:
@@ -111,7 +111,7 @@ class Pairs:
         return min(live, key=lambda pair: counts[pair.addr])
 
     async def watch(self, every_s: float) -> None:
-        """Look at every pair's health for ever; returns only by cancellation."""
+        """Poll every pair's health until cancelled."""
         while True:
             await asyncio.gather(*map(self._poll, self.all()))
             for pair in self.all():

@@ -1,4 +1,4 @@
-"""Questions of the agent to a person, while its turn waits: asking, answering, running out."""
+"""Questions that the agent asks a person while its turn waits: asked, answered, expired."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hermes_tui_common.errors import ApiError
 from hermes_tui_services.api.events import ApprovalRequested
 
 COMMAND_CHOICES = ("once", "session", "deny")
-"""Run it this once; this kind of command for the rest of the session; don't run it."""
+"""Run it this once; allow this kind of command for the rest of the session; do not run it."""
 
 _REMEMBERED = 1000
-"""How many past questions are known, so that a late answer is told apart from a wrong id."""
+"""Past questions that are remembered: a late answer (410) is not a wrong id (404)."""
 
 _POLL_S = 0.1
-"""How often a waiting turn looks whether it was interrupted."""
+"""How often a waiting turn checks for an interrupt."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class Questions:
             question.on_answer(choice, reason)
 
     def close(self, session_key: str) -> None:
-        """Let the session's open questions run out now: their turn is over."""
+        """Expire the session's open questions: their turn is over."""
         with self._lock:
             for question in self._questions.values():
                 if question.session_key == session_key:

@@ -1,4 +1,4 @@
-"""Carries a turn's events from the agent, in whatever thread, to the answer that streams them."""
+"""Passes a turn's events from the agent, in any thread, to the answer that streams them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StreamEmitter:
             self._loop.call_soon_threadsafe(self._wake.set)
 
     async def emit_delta(self, text: str) -> None:
-        """Report the next piece of the reply."""
+        """Report the next part of the reply."""
         if text:
             self.push(TextArrived(text=text))
 

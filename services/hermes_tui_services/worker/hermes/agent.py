@@ -1,8 +1,8 @@
 """The Hermes agent in the worker's process: one ``AIAgent`` per session, one thread per turn.
 
-The only file that imports Hermes. ``load`` puts right what a service must not have of
-hermes-agent 0.19.0; each correction names what it is for. The names are private, so the version is
-pinned, and a name that is missing ends the start with a sentence.
+The only file that imports Hermes. ``load`` changes what hermes-agent 0.19.0 does for a person at a
+terminal and a service must not do; each change says why. It uses private names, so the version is
+pinned, and the worker does not start with a version that lacks one.
 """
 
 from __future__ import annotations
@@ -162,16 +162,17 @@ def _unknown_version(missing: list[str]) -> str:
 def _correct(modules: dict[str, Any]) -> None:
     run_agent = modules["run_agent"]
     agent = run_agent.AIAgent
-    # An interrupt looks for sockets only in the client's own transport, not in its mounts.
+    # Hermes' interrupt closes only sockets of the client's own transport. Behind a proxy httpx puts
+    # them into mounts, and the request would run on (NousResearch/hermes-agent#72975).
     agent._build_keepalive_http_client = staticmethod(
         functools.partial(_http_client, run_agent._get_proxy_for_base_url)
     )
-    # A failing request would leave its whole text in a file, each time.
+    # Hermes writes the whole text of each failed request to a file, without a limit.
     agent._dump_api_request_debug = lambda self, *args, **kwargs: None
-    # The shell lives as long as the session; it would be ended after each turn.
+    # Hermes ends the shell after each turn; here it lives as long as the session.
     agent._cleanup_task_resources = lambda self, task_id: None
     modules["hermes_logging"].setup_logging = lambda *args, **kwargs: None
-    # Requests to the upstream beside the turn's own: Ollama's context, prices.
+    # Hermes asks the upstream for Ollama's context size and for prices: calls beside the turn's.
     modules["agent.agent_init"].query_ollama_num_ctx = lambda *args, **kwargs: None
     unknown_cost = SimpleNamespace(amount_usd=None, status="unknown", source="none")
     modules["agent.conversation_loop"].estimate_usage_cost = lambda *args, **kwargs: unknown_cost
@@ -242,7 +243,7 @@ class HermesSession:
         )
 
     def begin(self) -> None:
-        """Forget interrupts from before; call it before the turn's thread starts."""
+        """Clear earlier interrupts; call it before the turn's thread starts."""
         self._interrupted.clear()
 
     def interrupt(self) -> None:
@@ -252,7 +253,7 @@ class HermesSession:
             self._agent.interrupt("interrupted by the user")
 
     def finish(self) -> None:
-        """Let open questions run out: the turn is over."""
+        """Expire the open questions: the turn is over."""
         self._questions.close(self._key)
 
     def close(self) -> None:

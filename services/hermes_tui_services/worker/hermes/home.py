@@ -1,4 +1,7 @@
-"""The surroundings that Hermes reads when it is imported: environment variables and config.yaml."""
+"""What Hermes reads when it is imported: environment variables and its config.yaml.
+
+Names and defaults were checked in hermes-agent 0.19.0.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from hermes_tui_common.serving import write_private
 from hermes_tui_services.api.config import AgentConfig, WorkerRole
 
 CONTEXT_LENGTH = 65_536
-"""What Hermes is told that the model can hold. It refuses less than 64,000 and would compress by
-itself near the end of it; the real limit is the upstream's, which says so in its 400."""
+"""Context length that Hermes is given, in tokens: it refuses less than 64,000. The upstream has the
+real limit, and answers 400 beyond it."""
 
 STREAM_STALE_S = 600
 """A stream without a byte for this long is dropped. A long prompt on a busy CPU takes minutes to
@@ -64,7 +67,11 @@ def reached_directly(environ: Mapping[str, str]) -> str:
 
 
 def hermes_config(agent: AgentConfig) -> dict[str, object]:
-    """Return Hermes' configuration: nothing that calls the upstream, or anything, by itself."""
+    """Return Hermes' configuration: every feature that makes calls of its own is off.
+
+    A background review, for one, spends tokens under the session's key after the turn is over
+    (NousResearch/hermes-agent#87250).
+    """
     off = {"enabled": False}
     return {
         "model": {"context_length": CONTEXT_LENGTH},

@@ -1,4 +1,4 @@
-"""Turns what ``AIAgent.run_conversation`` returned into the turn's end: a response or an error."""
+"""Makes a response or an error of what ``AIAgent.run_conversation`` returned."""
 
 from __future__ import annotations
 
