@@ -36,7 +36,7 @@ from hermes_tui_training.api.protocol import ChatRequest  # noqa: E402
 from hermes_tui_training.chat_template.renderer import Chat  # noqa: E402
 from hermes_tui_training.inference_gateway.completion_run import CompletionRun  # noqa: E402
 from hermes_tui_training.inference_gateway.context import Services  # noqa: E402
-from hermes_tui_training.inference_gateway.sampling_plan import plan  # noqa: E402
+from hermes_tui_training.inference_gateway.sampling_plan import chat_plan  # noqa: E402
 from hermes_tui_training.models.prepare import prepare_model  # noqa: E402
 from hermes_tui_training.store.store import Store, hash_key  # noqa: E402
 
@@ -80,7 +80,7 @@ async def conversation(services: Services, number: int) -> list[tuple[float, flo
         assert isinstance(engine, FakeEngine)
         engine.scripts = [Script(token_ids=token_ids)]
         began = time.perf_counter()
-        planned = plan(ChatRequest.model_validate(parse_json(raw)))
+        planned = chat_plan(ChatRequest.model_validate(parse_json(raw)))
         read = time.perf_counter()
         run = CompletionRun(services, session, planned)
         await run.begin()

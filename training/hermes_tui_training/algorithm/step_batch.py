@@ -40,7 +40,7 @@ def make_step_batch(
     """Return what a step can learn from claimed episodes.
 
     Args:
-        groups: siblings and lone episodes, as ``Store.claim`` gives them.
+        groups: siblings and lone episodes, as ``Steps.claim`` gives them.
         baselines: before the step.
         training: reward, group.
     """

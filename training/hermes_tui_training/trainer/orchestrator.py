@@ -317,7 +317,7 @@ class Orchestrator:
     # -- one step -----------------------------------------------------------------------------
 
     async def _step(self, *, scored_before: float, group_scored_before: float) -> None:
-        """Claim what was scored before given times, as ``Store.claim``, and train."""
+        """Claim what was scored before given times, as ``Steps.claim``, and train."""
         claimed_at = time.monotonic()
         training, version = self._config.training, self._version
         groups = await asyncio.to_thread(
