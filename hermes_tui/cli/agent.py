@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_tui.cli.connect import run_async
-from hermes_tui.cli.overrides import Invocation, WordsGroup
+from hermes_tui.cli.overrides import Invocation, OverridesGroup
 from hermes_tui.cli.stack import show_log, show_status
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _service = click.option(
 )
 
 
-@click.group(cls=WordsGroup)
+@click.group(cls=OverridesGroup)
 def agent() -> None:
     """Run agent services without a trainer, in the background."""
 
@@ -81,8 +81,10 @@ def _service_config(invocation: Invocation, home: Path, options: dict[str, objec
         "run.start_timeout_s": options["launch_timeout"],
         "run.dir": str(home),
     }
-    words = [f"{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
-    return invocation.load(*words, "training.enabled=false")
+    overrides = [
+        f"{key}={json.dumps(value)}" for key, value in settings.items() if value is not None
+    ]
+    return invocation.load(*overrides, "training.enabled=false")
 
 
 async def _launch(config: Config, service: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_tui.cli.connect import Gateway, agent_gateway, inference_gateway
-from hermes_tui.cli.overrides import Invocation, WordsCommand
+from hermes_tui.cli.overrides import Invocation, OverridesCommand
 from hermes_tui_common.errors import ConfigError, HermesTuiError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class _Route:
     """The trainer's session, when it was started here; the screens know its turns by that."""
 
 
-@click.command(cls=WordsCommand)
+@click.command(cls=OverridesCommand)
 @click.argument("gateway_addr", required=False)
 @click.option("--admin-api-key", help="Admin key of the agent gateway.")
 @click.option("--inf-base-url", default="", help="Inference gateway that records the calls.")
@@ -56,13 +56,13 @@ def chat(
     """
     if bool(inf_base_url) != bool(session_api_key):
         raise ConfigError("--inf-base-url and --session-api-key go together: give both or neither")
-    given = _Route(
+    route = _Route(
         base_url=inf_base_url or None, session_key=session_api_key or None, model=inf_model or None
     )
     import asyncio  # late, as all that --help does not need
 
     with asyncio.Runner() as runner:
-        gateway, route = runner.run(_connect(invocation, gateway_addr, admin_api_key, given))
+        gateway, route = runner.run(_connect(invocation, gateway_addr, admin_api_key, route))
         _loop(runner, gateway, route)
 
 

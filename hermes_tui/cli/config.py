@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from hermes_tui.cli.overrides import Invocation, WordsGroup
+from hermes_tui.cli.overrides import Invocation, OverridesGroup
 
 
-@click.group(cls=WordsGroup)
+@click.group(cls=OverridesGroup)
 def config() -> None:
     """Write, show or check the configuration."""
 

@@ -1,4 +1,4 @@
-"""Where the gateways are and which key they take: as told, else the running stack's."""
+"""Finding a gateway and its key: from the command line, else from the running stack."""
 
 from __future__ import annotations
 

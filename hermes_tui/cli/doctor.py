@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_tui import __version__
-from hermes_tui.cli.overrides import Invocation, WordsCommand
+from hermes_tui.cli.overrides import Invocation, OverridesCommand
 
 if TYPE_CHECKING:
     from hermes_tui.config.paths import RunDir
@@ -53,7 +53,7 @@ class Finding:
     """What to do about it; empty when nothing is wrong."""
 
 
-@click.command(cls=WordsCommand)
+@click.command(cls=OverridesCommand)
 @click.pass_obj
 def doctor(invocation: Invocation) -> None:
     """Say what is there, and how to mend what is not.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from hermes_tui.cli.connect import inference_gateway
-from hermes_tui.cli.overrides import Invocation, WordsCommand
+from hermes_tui.cli.overrides import Invocation, OverridesCommand
 from hermes_tui_common.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NAMES = ("jsonl", "parquet", "trl", "art", "atropos", "verifiers", "tinker")
 
 
-@click.command(cls=WordsCommand)
+@click.command(cls=OverridesCommand)
 @click.argument("gateway_url", required=False)
 @click.option(
     "--admin-key", envvar="ADMIN_KEY", help="Admin key of the inference gateway (env: ADMIN_KEY)."

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import click
 
 from hermes_tui import __version__
-from hermes_tui.cli.overrides import Invocation, WordsGroup
+from hermes_tui.cli.overrides import Invocation, OverridesGroup
 from hermes_tui_common.errors import HermesTuiError
 
 
-class _LateGroup(WordsGroup):
+class _LateGroup(OverridesGroup):
     """A group whose commands are imported when they are asked for."""
 
     places: ClassVar[Mapping[str, str]] = {

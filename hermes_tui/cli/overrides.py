@@ -1,4 +1,4 @@
-"""``section.key=value`` words: settings that may stand anywhere on the command line."""
+"""Overrides: ``section.key=value`` settings, anywhere on the command line."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from hermes_tui.config.paths import RunDir
     from hermes_tui.config.settings import Config
 
-_WORD = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)+=")
+_OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)+=")
 
 
 @dataclass
 class Invocation:
-    """What was said on the command line beside the command itself."""
+    """The command line's options and overrides that every command has."""
 
     config_file: Path | None = None
-    """``--config``; None looks for the nearest file."""
+    """``--config``; None means the nearest file."""
     overrides: list[str] = field(default_factory=list)
-    """The ``section.key=value`` words, in order."""
+    """The overrides, in order."""
 
     def load(self, *more: str) -> Config:
         """Return the configuration.
 
         Args:
-            more: further words; they win over those of the command line.
+            more: further overrides; they win over those of the command line.
 
         Raises: ConfigError: see ``load_config``.
         """
@@ -46,7 +46,7 @@ class Invocation:
 
 
 def _split(command: click.Command, args: list[str]) -> Iterator[tuple[bool, str]]:
-    """Yield each argument and whether it is a setting, not the value of an option before it."""
+    """Yield (whether it is an override, argument); an option's value is never an override."""
     takes_value = {
         name
         for param in command.params
@@ -58,37 +58,39 @@ def _split(command: click.Command, args: list[str]) -> Iterator[tuple[bool, str]
         if arg == "--":
             yield from ((False, rest) for rest in args[position:])
             return
-        yield bool(_WORD.match(arg)) and before not in takes_value, arg
+        yield bool(_OVERRIDE.match(arg)) and before not in takes_value, arg
         before = arg
 
 
-class WordsCommand(click.Command):
-    """A command that takes settings among its arguments."""
+class OverridesCommand(click.Command):
+    """A command that takes overrides among its arguments."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move the settings into the invocation; the rest are the command's own arguments."""
+        """Move the overrides into the invocation; parse the rest as the command's own arguments."""
         split = list(_split(self, args))
-        ctx.ensure_object(Invocation).overrides += [arg for is_word, arg in split if is_word]
-        return super().parse_args(ctx, [arg for is_word, arg in split if not is_word])
+        ctx.ensure_object(Invocation).overrides += [
+            arg for is_override, arg in split if is_override
+        ]
+        return super().parse_args(ctx, [arg for is_override, arg in split if not is_override])
 
 
-class WordsGroup(click.Group):
-    """A group that takes settings before its command."""
+class OverridesGroup(click.Group):
+    """A group that takes overrides before its command."""
 
-    command_class = WordsCommand
+    command_class = OverridesCommand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move the settings that stand before the command into the invocation."""
+        """Move the overrides before the command into the invocation."""
         own: list[str] = []
         invocation = ctx.ensure_object(Invocation)
         rest = iter(_split(self, args))
         before = ""
-        for is_word, arg in rest:
-            if is_word:
+        for is_override, arg in rest:
+            if is_override:
                 invocation.overrides.append(arg)
             else:
                 own.append(arg)
                 if not arg.startswith("-") and before not in ("-c", "--config"):
-                    break  # the command: what follows is its own business
+                    break  # the command; it parses what follows
                 before = arg
         return super().parse_args(ctx, own + [arg for _, arg in rest])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_tui.cli.connect import inference_gateway, run_async
-from hermes_tui.cli.overrides import Invocation, WordsCommand, WordsGroup
+from hermes_tui.cli.overrides import Invocation, OverridesCommand, OverridesGroup
 
 if TYPE_CHECKING:
     from hermes_tui_training.api.types import Session
@@ -28,7 +28,7 @@ _admin_key = click.option(
 )
 
 
-@click.group(cls=WordsGroup)
+@click.group(cls=OverridesGroup)
 def session() -> None:
     """Start, end and look at the sessions that the trainer records."""
 
@@ -172,8 +172,8 @@ def show(
 
     episodes = run_async(call())
     if as_json:
-        told = [episode.model_dump(mode="json", exclude_unset=True) for episode in episodes]
-        click.echo(json.dumps(told, indent=2))
+        rows = [episode.model_dump(mode="json", exclude_unset=True) for episode in episodes]
+        click.echo(json.dumps(rows, indent=2))
         return
     for episode in episodes:
         _print_episode(episode)
@@ -188,14 +188,14 @@ def _print_episode(episode: EpisodeRecord) -> None:
     head = f"{episode.episode_id} · {episode.state} · {reward}{step}{dropped}"
     click.echo(one_line(head))
     for completion in episode.completions:
-        asked = [m for m in completion.request_messages if m["role"] == "user"]
+        prompts = [m for m in completion.request_messages if m["role"] == "user"]
         said = completion.message or {}
         logprobs = completion.logprobs
         mean = f", mean logprob {sum(logprobs) / len(logprobs):.3f}" if logprobs else ""
         why = completion.untrainable_reason
         untrained = f", not trainable: {why}" if why else ""
-        if asked:
-            _echo("  user       ", str(asked[-1]["content"]))
+        if prompts:
+            _echo("  user       ", str(prompts[-1]["content"]))
         _echo("  assistant  ", str(said.get("content") or ""))
         about = f"{completion.completion_id}, {len(logprobs)} tokens{mean}"
         _echo("             ", f"{about}, {completion.finish_reason}{untrained}")
@@ -208,7 +208,7 @@ def _echo(head: str, text: str) -> None:
     click.echo(head + clean(text).replace("\n", "\n" + " " * len(head)))
 
 
-@click.command(cls=WordsCommand)
+@click.command(cls=OverridesCommand)
 @_gateway
 @click.option(
     "--api-key",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_tui.cli.connect import run_async
-from hermes_tui.cli.overrides import Invocation, WordsCommand
+from hermes_tui.cli.overrides import Invocation, OverridesCommand
 from hermes_tui_common.errors import ConfigError, StackError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def open_screen(config: Config) -> int:
     return run_app(config)
 
 
-@click.command(cls=WordsCommand)
+@click.command(cls=OverridesCommand)
 @click.pass_obj
 def setup(invocation: Invocation) -> None:
     """Fetch and prepare the model.
@@ -83,7 +83,7 @@ def _show_progress(rows: Iterable[str]) -> None:
         click.echo()
 
 
-@click.command(cls=WordsCommand)
+@click.command(cls=OverridesCommand)
 @click.option("--plain", is_flag=True, help="Talk line by line instead.")
 @click.pass_obj
 def attach(invocation: Invocation, plain: bool) -> None:
@@ -102,7 +102,7 @@ def attach(invocation: Invocation, plain: bool) -> None:
     raise SystemExit(open_screen(config))
 
 
-@click.command(cls=WordsCommand)
+@click.command(cls=OverridesCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print what the control API answers.")
 @click.pass_obj
 def status(invocation: Invocation, as_json: bool) -> None:
@@ -155,7 +155,7 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-@click.command(cls=WordsCommand)
+@click.command(cls=OverridesCommand)
 @click.pass_obj
 def stop(invocation: Invocation) -> None:
     """End the stack: every process, under one deadline."""
@@ -167,7 +167,7 @@ def stop(invocation: Invocation) -> None:
     click.echo(f"stopped {run_dir.root}")
 
 
-@click.command(cls=WordsCommand)
+@click.command(cls=OverridesCommand)
 @click.argument("name", default="supervisor")
 @click.option("-f", "--follow", is_flag=True, help="Go on with each new line.")
 @click.option(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hermes_tui.cli.overrides import Invocation, WordsCommand
+from hermes_tui.cli.overrides import Invocation, OverridesCommand
 
 _AREAL_KEYS = {
     "actor.path": "model.path",
@@ -19,7 +19,7 @@ _AREAL_UNUSED = "actor.admin_api_key"
 """Guards AReaL's trainer process; ours has one key for both."""
 
 
-@click.command(cls=WordsCommand)
+@click.command(cls=OverridesCommand)
 @click.option(
     "-c", "--config", "config_file", type=click.Path(path_type=Path), help="Configuration file."
 )
@@ -27,21 +27,21 @@ _AREAL_UNUSED = "actor.admin_api_key"
 def train(invocation: Invocation, config_file: Path | None) -> None:
     """Run trainer and inference gateway without the agent.
 
-    Settings are section.key=value words; AReaL's actor.path and rollout.admin_api_key work, too.
+    Takes overrides, section.key=value; AReaL's actor.path and rollout.admin_api_key work, too.
     """
     from hermes_tui.supervisor.serve import serve
     from hermes_tui.supervisor.specs import StackPlan
 
     if config_file:
         invocation.config_file = config_file
-    words = [_translate(word) for word in invocation.overrides]
-    invocation.overrides = [word for word in words if word]
+    translated = [_translate(override) for override in invocation.overrides]
+    invocation.overrides = [override for override in translated if override]
     config = invocation.load("training.enabled=true")
     raise SystemExit(serve(config, functools.partial(StackPlan, with_services=False)))
 
 
-def _translate(word: str) -> str:
-    key, _, value = word.partition("=")
+def _translate(override: str) -> str:
+    key, _, value = override.partition("=")
     if key == _AREAL_UNUSED:
         click.echo(f"note: {key} has no use here; rollout.admin_api_key guards both", err=True)
         return ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from hermes_tui.cli.overrides import Invocation, WordsCommand
+from hermes_tui.cli.overrides import Invocation, OverridesCommand
 
 
-@click.command(cls=WordsCommand)
+@click.command(cls=OverridesCommand)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",

@@ -1,4 +1,4 @@
-"""What happens in the stack and in a conversation, as the front ends are told of it."""
+"""A conversation's turns, and the changes that the front ends are notified of."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hermes_tui_training.api.types import Event
 from hermes_tui_training.api.wire import SampledTokens
 
 TurnStatus = Literal["running", "completed", "failed", "interrupted"]
-"""How far a turn is."""
+"""Where a turn is in its life."""
 
 Source = Literal["sent", "joined", "read"]
-"""How a view knows of a turn: it sent it, it joined it while it ran, it read it back."""
+"""How a view knows a turn: it sent it, joined it while it ran, or read the record of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class ToolPart:
 
 
 Part = TextPart | ThoughtPart | ToolPart
-"""A piece of what the agent said and did."""
+"""A part of what the agent said and did."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class ChatTurn:
     parts: list[Part] = field(default_factory=list)
     """What the agent said and did, in order."""
     state: TurnStatus = "running"
-    """How far it is."""
+    """Where it is in its life."""
     error: str = ""
     """Why it failed; empty when it did not."""
     episode_id: str = ""
@@ -103,11 +103,11 @@ class ChatTurn:
     ended_at: float | None = None
     """When its end was seen, seconds since the epoch; None before, and for one that was read."""
     run_id: str = ""
-    """Its name in the agent service; empty until that is told, and where it never is."""
+    """Its id in the agent service; empty until the service sends it, and for recorded turns."""
     source: Source = "sent"
     """How this view knows of it."""
     num_updates: int = 0
-    """Pieces of it that have arrived: when the way to it breaks, it is joined again after them."""
+    """Number of updates received; a reconnect resumes after them."""
     policy_version: int | None = None
     """Newest version among its tokens."""
     untrainable: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class ChatTurn:
     """Completions of it that can be trained."""
 
     def covers(self, read: ChatTurn) -> bool:
-        """Return whether this turn, seen while it ran, is the one that another was read back of."""
+        """Return whether this live turn is the one that a recorded turn was read from."""
         if self.source == "read" or read.source != "read":
             return False
         if read.run_id:
@@ -222,4 +222,4 @@ Change = (
     | PendingApproval
     | Notice
 )
-"""What a front end can be told."""
+"""What a front end can be notified of."""

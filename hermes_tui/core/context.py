@@ -14,7 +14,7 @@ from hermes_tui.core.state import ViewState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewContext:
-    """The stack, what is known of it, and who is told when that changes."""
+    """The stack, the state that shows it, and the notifier of its changes."""
 
     backend: Backend
     """The stack."""

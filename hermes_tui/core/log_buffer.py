@@ -44,11 +44,11 @@ class LogLines:
 
     def __getitem__(self, number: int) -> str:
         """Return a line by its number; empty when it has fallen out, or is still to come."""
-        place = number - self.num_dropped
-        return self._lines[place] if 0 <= place < len(self._lines) else ""
+        index = number - self.num_dropped
+        return self._lines[index] if 0 <= index < len(self._lines) else ""
 
     def since(self, number: int) -> Iterator[tuple[int, str]]:
         """Yield number and text of each kept line from a number on."""
         first = max(number, self.num_dropped)
-        for place in range(first - self.num_dropped, len(self._lines)):
-            yield self.num_dropped + place, self._lines[place]
+        for index in range(first - self.num_dropped, len(self._lines)):
+            yield self.num_dropped + index, self._lines[index]

@@ -66,7 +66,7 @@ class SessionRow:
     ended: bool = False
     """Whether its key takes no more completions."""
     num_turns: int = 0
-    """Turns that the agent service keeps of it; told only without a trainer."""
+    """Turns that the agent service keeps of it; 0 with a trainer, which does not count them."""
 
     @classmethod
     def of(cls, session: Session) -> SessionRow:
@@ -136,7 +136,7 @@ class Token:
     token_id: int
     """Its id in the model's vocabulary."""
     text: str
-    """Its text, as decoded alone."""
+    """Its text; joined with the others it is the whole text."""
     logprob: float | None = None
     """Natural log at the sampling temperature; None for prompt tokens."""
     policy_version: int | None = None

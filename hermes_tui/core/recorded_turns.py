@@ -41,11 +41,11 @@ def _goes_on(completion: CompletionRow, before: CompletionRow) -> bool:
     if before.finish_reason == "stop" or not before.request_messages:
         return False
     *earlier, last = before.request_messages
-    told = completion.request_messages
+    sent = completion.request_messages
     # Hermes merges what it asks into the message before where nothing was replied to that.
-    return len(told) > len(earlier) and (
-        [*told[: len(earlier)]] == earlier
-        and message_text(told[len(earlier)]).startswith(message_text(last))
+    return len(sent) > len(earlier) and (
+        [*sent[: len(earlier)]] == earlier
+        and message_text(sent[len(earlier)]).startswith(message_text(last))
     )
 
 
@@ -98,9 +98,10 @@ def _recorded_turn(detail: EpisodeDetail, completions: Sequence[CompletionRow]) 
         started_at=first.created_at,
     )
     for completion in completions:
-        told = completion.request_messages
-        told = told if completion.kind == "turn" else told[:-1]  # without what the agent asks
-        _fill_results(turn, _trailing_tool_results(told))
+        sent = completion.request_messages
+        if completion.kind != "turn":
+            sent = sent[:-1]  # without the message that the agent added itself
+        _fill_results(turn, _trailing_tool_results(sent))
         _add_message(turn, completion.message)
     measure(turn, completions)
     return turn

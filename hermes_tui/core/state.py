@@ -1,4 +1,4 @@
-"""What a view knows of the stack at one moment, and the questions it asks of it."""
+"""What a view knows of the stack at one moment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_STEPS = 500
 
 @dataclass(slots=True, kw_only=True)
 class ViewState:
-    """Everything that the panes draw; the controller alone writes it."""
+    """Everything that the panes draw; only the controller and its parts write it."""
 
     info: StackInfo = field(default_factory=lambda: StackInfo(run_dir="", training=True, model=""))
     """The stack that the view is attached to."""
@@ -99,10 +99,10 @@ class ViewState:
         return next((t for t in self.turns.get(session_id, ()) if t.state == "running"), None)
 
     def title(self, session_id: str) -> str:
-        """Return what a session is called: its first words, else its task."""
+        """Return a session's title: its first message, else its task."""
         turns = self.turns.get(session_id)
-        if turns and (words := one_line(turns[0].user_text)):
-            return words
+        if turns and (title := one_line(turns[0].user_text)):
+            return title
         session = self.sessions.get(session_id)
         return one_line(session.task_id) or session_id if session else "new session"
 
@@ -122,15 +122,15 @@ class ViewState:
         self.steps = [by_step[step] for step in sorted(by_step)][-MAX_STEPS:]
 
     def forget(self, session_id: str) -> None:
-        """Drop a session that is kept no more; the open one stays as it was read."""
+        """Drop a session that the trainer has deleted; the open one stays as it was read."""
         if session_id != self.selected:
             for rows in (self.sessions, self.episodes, self.turns):
                 rows.pop(session_id, None)
 
     def put_turn(self, turn: ChatTurn) -> bool:
-        """Take a turn that runs; return whether the others stay as they are, with it at their end.
+        """Add a running turn; return whether it was appended and no other turn changed.
 
-        What was read back of it already goes: the turn itself says more.
+        A recorded copy of the same turn is replaced: the running one says more.
         """
         known = self.turns.setdefault(turn.session_id, [])
         before = [other for other in known if other is not turn]
@@ -139,9 +139,9 @@ class ViewState:
         return known == [*before, turn]
 
     def put_turns(self, session_id: str, read: list[ChatTurn]) -> list[ChatTurn]:
-        """Take turns that were read back; return those that are new, or say more than before.
+        """Add recorded turns; return those that are new or changed.
 
-        What this view saw while it ran stays as it was seen.
+        A turn that this view saw while it ran stays as it was seen.
         """
         known = self.turns.setdefault(session_id, [])
         by_id = {turn.turn_id: turn for turn in known}
@@ -151,8 +151,8 @@ class ViewState:
         def seen(turn: ChatTurn) -> bool:
             if turn.run_id:
                 return turn.run_id in runs
-            place = bisect_right(starts, turn.started_at)
-            return place > 0 and live[place - 1].covers(turn)
+            index = bisect_right(starts, turn.started_at)
+            return index > 0 and live[index - 1].covers(turn)
 
         changed: list[ChatTurn] = []
         for turn in read:
@@ -175,21 +175,21 @@ class ViewState:
         )
 
     def where(self, request: PendingApproval) -> str:
-        """Return in which session something is asked, as ``“title”``; empty for the open one."""
+        """Return the session of an approval, as ``“title”``; empty for the open one."""
         other = request.session_id != self.selected
         return f"“{self.title(request.session_id)}”" if other else ""
 
     def siblings(self) -> dict[str, tuple[int, int]]:
-        """Return, for each session that has siblings, its place among them from 1, and how many."""
+        """Return (number, from 1; how many) of each session that has siblings."""
         groups: dict[str, list[str]] = {}
         for session in self.sessions.values():
             if session.group_id:
                 groups.setdefault(session.group_id, []).append(session.session_id)
         return {
-            session_id: (place, len(group))
+            session_id: (number, len(group))
             for group in groups.values()
             if len(group) > 1
-            for place, session_id in enumerate(group, 1)
+            for number, session_id in enumerate(group, 1)
         }
 
 

@@ -105,8 +105,8 @@ class TurnJoiner:
         return sending or run_id in self._joining or any(turn.run_id == run_id for turn in turns)
 
     async def _join(self, session_id: str, run_id: str) -> None:
-        stream = self._backend.join(session_id)
         try:
+            stream = self._backend.join(session_id)
             started = await anext(stream)
         except (HermesTuiError, StopAsyncIteration) as error:
             logger.info("turn not joined session=%s run=%s cause=%s", session_id, run_id, error)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from hermes_tui.core.approvals import Approvals
 from hermes_tui.core.changes import (
@@ -29,6 +30,10 @@ RETRY_S = 1.0
 MAX_TRIES = 15
 """How often a turn is joined again before it counts as failed: a killed process is back within
 seconds."""
+
+
+Connect = Callable[[], AsyncIterator[events.TurnEvent]]
+"""Opens the stream of a turn's updates; raises HermesTuiError like the stream itself."""
 
 
 class TurnRunner:
@@ -61,7 +66,7 @@ class TurnRunner:
 
     async def run(self, turn: ChatTurn) -> None:
         """Run a turn that was begun; returns when it has ended, well or not."""
-        await self._follow(turn, self._backend.turn(turn.session_id, turn.user_text))
+        await self._follow(turn, partial(self._backend.turn, turn.session_id, turn.user_text))
 
     async def join(
         self,
@@ -80,7 +85,7 @@ class TurnRunner:
         turn.run_id, turn.source = started.run_id, "joined"
         turn.started_at = started.started_at or turn.started_at
         self._put(turn)
-        await self._follow(turn, stream)
+        await self._follow(turn, lambda: stream)
 
     def _new_turn(self, session_id: str, text: str) -> ChatTurn:
         self._num_turns += 1
@@ -98,9 +103,9 @@ class TurnRunner:
         )
         self._notifier.notify(RowsChanged())
 
-    async def _follow(self, turn: ChatTurn, stream: AsyncIterator[events.TurnEvent]) -> None:
+    async def _follow(self, turn: ChatTurn, connect: Connect) -> None:
         try:
-            await self._receive(turn, stream)
+            await self._receive(turn, connect)
         except HermesTuiError as error:
             self._end(turn, "failed", str(error))
         except asyncio.CancelledError:
@@ -112,7 +117,7 @@ class TurnRunner:
         if self._state.info.training:
             await self._notifier.attempt(self._read_ended(turn))
 
-    async def _receive(self, turn: ChatTurn, stream: AsyncIterator[events.TurnEvent]) -> None:
+    async def _receive(self, turn: ChatTurn, connect: Connect) -> None:
         """Take a turn's updates to its end; join it again when the connection breaks.
 
         Raises: HermesTuiError: it was refused, is over, or was out of reach for too long.
@@ -121,7 +126,7 @@ class TurnRunner:
         while True:
             known, turn.num_updates = turn.num_updates, 0
             try:
-                async for update in stream:
+                async for update in connect():
                     num_tries = 0
                     self._on_update(turn, update, known=known)
                 return
@@ -138,7 +143,7 @@ class TurnRunner:
                 logger.info("turn is joined again run=%s cause=%s", turn.run_id, error)
             turn.num_updates = max(turn.num_updates, known)
             await asyncio.sleep(RETRY_S)
-            stream = self._backend.join(turn.session_id)
+            connect = partial(self._backend.join, turn.session_id)
 
     async def _read_ended(self, turn: ChatTurn) -> None:
         await self._rows.read_session(turn.session_id)

@@ -32,17 +32,17 @@ from hermes_tui.core.models import EpisodeDetail
 from hermes_tui.core.sanitize import clean, one_line
 from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.plain import formatting as lines
-from hermes_tui.plain.commands import BY_WORD, COMMANDS, Usage, called, place
+from hermes_tui.plain.commands import BY_WORD, COMMANDS, Usage, called, index_of
 from hermes_tui.plain.compare import PlainComparison
-from hermes_tui.plain.reporter import Teller
+from hermes_tui.plain.reporter import Reporter
 from hermes_tui.supervisor.logs import tail_lines
 from hermes_tui_common.errors import HermesTuiError
 
 NUM_LOG_LINES = 20
-"""Lines that ``/logs`` shows when it is not told how many."""
+"""Lines that ``/logs`` shows by default."""
 
 NUM_TOKENS = 40
-"""Tokens that ``/tokens`` shows when it is not told how many."""
+"""Tokens that ``/tokens`` shows by default."""
 
 _NOTHING = object()
 """No line whose time has come; None is the end of the lines."""
@@ -60,12 +60,12 @@ class Plain:
     def __init__(self, controller: Controller, out: TextIO, *, interactive: bool) -> None:
         self.controller = controller
         controller.notifier.action_label = called
-        self._tell = Teller(controller, out)
+        self._reporter = Reporter(controller, out)
         self._interactive = interactive
         self._lines: deque[str | None] = deque()
         self._wake = asyncio.Event()
         self._turns: set[asyncio.Task[None]] = set()
-        self._comparison = PlainComparison(controller, self._tell.line)
+        self._comparison = PlainComparison(controller, self._reporter.line)
         self._detail: EpisodeDetail | None = None
         self._commanding = False
         self._failed = False
@@ -81,14 +81,14 @@ class Plain:
     async def run(self) -> int:
         """Talk until the lines end or the person leaves; return the exit code."""
         try:
-            await self.controller.start(self._tell.report)
+            await self.controller.start(self._reporter.report_start)
         except HermesTuiError as error:
-            self._tell.line(f"[error] {one_line(str(error))}")
+            self._reporter.line(f"[error] {one_line(str(error))}")
             return exit_code(error)
         try:
-            self._tell.news(quiet=True)
+            self._reporter.report_rows(quiet=True)
             self.controller.notifier.listen(self._on_change)
-            self._tell.greet()
+            self._reporter.greet()
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 watching = tasks.create_task(self.controller.watch())
@@ -171,17 +171,17 @@ class Plain:
                 await done
         except Usage as error:
             self._failed = True
-            self._tell.line(f"[error] {error}")
+            self._reporter.line(f"[error] {error}")
         finally:
             self._commanding = False
 
     def _say(self, text: str) -> None:
         if reason := self.controller.refusal():
             self._failed = True
-            self._tell.line(f"[error] {reason}")
+            self._reporter.line(f"[error] {reason}")
             return
         if not self._interactive:  # at a terminal it can be read already
-            self._tell.line(f"you: {clean(text)}")
+            self._reporter.line(f"you: {clean(text)}")
         self._begin(self._speak(text))
 
     def _begin(self, speaking: Coroutine[object, object, None]) -> None:
@@ -197,9 +197,9 @@ class Plain:
         if not await self.controller.send(text):
             self._failed = True
             return
-        turn = self._tell.turn_of(text)
+        turn = self._reporter.turn_of(text)
         self._failed |= turn.state == "failed"
-        self._tell.line(f"[turn] {lines.turn_words(turn)}")
+        self._reporter.line(f"[turn] {lines.turn_words(turn)}")
 
     async def _answer(self, request: PendingApproval, line: str | None) -> None:
         """Answer what the agent asked; the end of the lines is a no."""
@@ -210,7 +210,7 @@ class Plain:
         elif text.isdecimal() and 1 <= int(text) <= len(choices):
             text = choices[int(text) - 1]
         if text and not request.free and text not in choices:
-            self._tell.line(f"[error] answer with one of: {', '.join(map(clean, choices))}")
+            self._reporter.line(f"[error] answer with one of: {', '.join(map(clean, choices))}")
         elif text:  # else the agent's own deadline decides
             await self.controller.approvals.answer(request, text)
 
@@ -222,7 +222,7 @@ class Plain:
                 self._wake.set()  # what comes next may depend on it
             case EpisodeLoaded(detail=detail):
                 self._detail = detail
-        self._tell.change(change)
+        self._reporter.change(change)
 
     # Commands ------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Plain:
     def do_new(self, _: str) -> None:
         """Begin a new conversation."""
         self.controller.new_session()
-        self._tell.line("[notice] a new session begins with your next message")
+        self._reporter.line("[notice] a new session begins with your next message")
 
     def do_end(self, _: str) -> Awaitable[None]:
         """End the session."""
@@ -271,12 +271,12 @@ class Plain:
 
     def do_compare(self, text: str) -> None:
         """Say the same to several siblings."""
-        asked = self._comparison.read(text)
-        if asked is None:
+        request = self._comparison.read(text)
+        if request is None:
             raise Usage("/compare takes how many, 2 to 9, and a message: /compare 3 Greet Ada")
 
         async def compare() -> None:
-            self._failed |= not await self._comparison.ask(*asked)
+            self._failed |= not await self._comparison.ask(*request)
 
         self._begin(compare())
 
@@ -292,18 +292,18 @@ class Plain:
 
     def do_sessions(self, _: str) -> None:
         """List the sessions."""
-        self._tell.all(lines.session_lines(self.controller.state))
+        self._reporter.all(lines.session_lines(self.controller.state))
 
     async def do_open(self, text: str) -> None:
         """Open a session, and one of its episodes."""
         state = self.controller.state
         sessions = lines.newest_sessions(state)
         session_number, _, episode_number = text.partition(" ")
-        session = sessions[place(session_number, len(sessions), "session")]
+        session = sessions[index_of(session_number, len(sessions), "session")]
         episodes = state.episodes_of(session.session_id)
         episode_id = ""
         if episode_number:
-            episode_id = episodes[place(episode_number, len(episodes), "episode")].episode_id
+            episode_id = episodes[index_of(episode_number, len(episodes), "episode")].episode_id
         await self.controller.open_session(session.session_id, episode_id)
         self.do_chat("")
 
@@ -311,9 +311,9 @@ class Plain:
         """Show the conversation."""
         state = self.controller.state
         turns = state.turns.get(state.selected, [])
-        self._tell.all(lines.conversation_lines(turns))
+        self._reporter.all(lines.conversation_lines(turns))
         for turn in turns:
-            self._tell.told(turn)
+            self._reporter.skip(turn)
 
     def do_result(self, _: str) -> None:
         """Show the whole answer of the newest tool call."""
@@ -321,7 +321,7 @@ class Plain:
         for turn in reversed(state.turns.get(state.selected, [])):
             for part in reversed(turn.parts):
                 if isinstance(part, ToolPart) and part.result is not None:
-                    self._tell.all(lines.result_lines(part.result))
+                    self._reporter.all(lines.result_lines(part.result))
                     return
         raise Usage("no tool has answered in this session")
 
@@ -331,8 +331,8 @@ class Plain:
             raise Usage(f"/tokens takes how many, such as /tokens 100, not “{clean(text)}”")
         if self._detail is None or self._detail.row.session_id != self.controller.state.selected:
             raise Usage("no tokens are recorded here yet")
-        self._tell.line(f"[tokens] {self._tell.name(self._detail.row.episode_id)}")
-        self._tell.all(lines.token_lines(self._detail, int(text or NUM_TOKENS)))
+        self._reporter.line(f"[tokens] {self._reporter.name(self._detail.row.episode_id)}")
+        self._reporter.all(lines.token_lines(self._detail, int(text or NUM_TOKENS)))
 
     def do_export(self, folder: str) -> Awaitable[None]:
         """Write the shown trajectory to a file."""
@@ -343,8 +343,8 @@ class Plain:
         state = self.controller.state
         if not state.info.training:
             raise Usage("training is off: there is nothing to show")
-        self._tell.line(f"[trainer] {lines.trainer_words(state.trainer)}")
-        self._tell.all(f"[step] {lines.step_words(step)}" for step in state.steps[-1:])
+        self._reporter.line(f"[trainer] {lines.trainer_words(state.trainer)}")
+        self._reporter.all(f"[step] {lines.step_words(step)}" for step in state.steps[-1:])
 
     def do_pause(self, _: str) -> Awaitable[None]:
         """Hold training."""
@@ -362,7 +362,7 @@ class Plain:
     async def do_status(self, _: str) -> None:
         """Show the processes."""
         await self.controller.refresh_processes()
-        self._tell.all(lines.process_lines(self.controller.state))
+        self._reporter.all(lines.process_lines(self.controller.state))
 
     def do_rollback(self, version: str) -> Awaitable[None]:
         """Make a kept version current again."""
@@ -388,22 +388,22 @@ class Plain:
         log = RunDir(Path(state.info.run_dir)).log(name) if name in known else None
         if log is None or not log.exists():
             raise Usage(f"/logs takes one of: {', '.join(known)}")
-        self._tell.all(f"[log] {line}" for line in tail_lines(log, int(number)))
+        self._reporter.all(f"[log] {line}" for line in tail_lines(log, int(number)))
 
     def do_help(self, _: str) -> None:
         """Show the commands."""
         for command in COMMANDS:
             usage = f"/{command.word} {command.takes}".rstrip()
-            self._tell.line(f"{usage}: {command.help}")
-        self._tell.line("A line that begins with two slashes is said with one.")
+            self._reporter.line(f"{usage}: {command.help}")
+        self._reporter.line("A line that begins with two slashes is said with one.")
 
     async def do_quit(self, how: str) -> None:
         """Leave; the stack runs on unless it is to stop."""
         if how not in ("", "stop"):
             raise Usage("/quit leaves the stack running; /quit stop ends it")
         if how == "stop":
-            self._tell.line("[notice] stopping everything")
+            self._reporter.line("[notice] stopping everything")
             await self.controller.notifier.attempt(self.controller.shutdown())
         else:
-            self._tell.line("[notice] the stack runs on; `hermes-tui stop` ends it")
+            self._reporter.line("[notice] the stack runs on; `hermes-tui stop` ends it")
         self._left = True

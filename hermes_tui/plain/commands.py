@@ -111,15 +111,15 @@ BY_WORD = {command.word: command for command in COMMANDS}
 
 
 class Usage(Exception):
-    """A command was given something that it can't use."""
+    """A command cannot be used like this; the text says how it can."""
 
 
 def called(action_id: str) -> str:
-    """Return how an action is asked for here."""
+    """Return the command for an action, such as ``/undo``; empty when it has none."""
     return next((f"/{command.word}" for command in COMMANDS if command.action == action_id), "")
 
 
-def place(text: str, count: int, what: str) -> int:
+def index_of(text: str, count: int, what: str) -> int:
     """Return the index that a typed number means.
 
     Raises: Usage: there is no such number.

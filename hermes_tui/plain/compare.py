@@ -14,29 +14,29 @@ class PlainComparison:
 
     Args:
         controller: the use cases.
-        tell: prints a line.
+        print_line: prints a line.
     """
 
-    def __init__(self, controller: Controller, tell: Callable[[str], None]) -> None:
+    def __init__(self, controller: Controller, print_line: Callable[[str], None]) -> None:
         self._controller = controller
-        self._tell = tell
+        self._print_line = print_line
         self._comparison: Comparison | None = None
 
     @property
     def running(self) -> bool:
-        """Whether any sibling still speaks."""
+        """Whether any sibling is still replying."""
         return self._comparison is not None and self._comparison.num_running > 0
 
     @staticmethod
     def read(text: str) -> tuple[int, str] | None:
-        """Return how many are asked and what, from ``3 greet Ada``; None when it is not that."""
+        """Return (siblings, message) of ``3 greet Ada``; None when it reads otherwise."""
         count, _, message = text.partition(" ")
         if not (count.isdecimal() and MIN_SIBLINGS <= int(count) <= MAX_SIBLINGS):
             return None
         return (int(count), message.strip()) if message.strip() else None
 
     async def ask(self, count: int, text: str) -> bool:
-        """Ask as many siblings, and tell their replies when the last one has ended.
+        """Ask this many siblings, and print their replies when the last one has ended.
 
         Returns: False when they could not be started.
         """
@@ -45,11 +45,11 @@ class PlainComparison:
             self._comparison = None
             return False
         for number, turn in enumerate(comparison.turns, 1):
-            self._tell(f"[reply {number}] {lines.turn_words(turn)}")
+            self._print_line(f"[reply {number}] {lines.turn_words(turn)}")
             for part in turn.parts:
                 for line in lines.part_lines(part):
-                    self._tell(line)
-        self._tell("[compare] /pick 2 picks the second, /pick 1 3 picks two that are as good")
+                    self._print_line(line)
+        self._print_line("[compare] /pick 2 picks the second, /pick 1 3 picks two that are as good")
         return True
 
     async def pick(self, text: str) -> str:
@@ -73,6 +73,6 @@ class PlainComparison:
         return ""
 
     async def interrupt(self) -> None:
-        """Stop those that still speak."""
+        """Stop those that are still replying."""
         if self._comparison is not None:
             await self._comparison.interrupt()

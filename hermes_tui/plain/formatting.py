@@ -183,7 +183,7 @@ def step_words(step: StepRow) -> str:
 
 
 class Speech:
-    """How much of a turn has been said already; a turn grows while it is told.
+    """Remembers how much of a turn has been printed; a turn grows while it runs.
 
     Args:
         turn: the turn.
@@ -192,29 +192,29 @@ class Speech:
     def __init__(self, turn: ChatTurn) -> None:
         self.turn = turn
         self._part = 0
-        self._told = 0
+        self._num_printed = 0
         self._answered: set[int] = set()
 
     def news(self) -> Iterator[tuple[str, bool]]:
-        """Yield (text, whether it begins a line) for all that was not told before."""
+        """Yield (text, whether it begins a line) for all that is new."""
         parts = self.turn.parts
         while self._part < len(parts):
             part = parts[self._part]
             if isinstance(part, ToolPart):
-                if not self._told:
+                if not self._num_printed:
                     yield f"[tool] {one_line(part.name)} {one_line(part.arguments)}\n", True
-                self._told = 1
-            elif len(part.text) > self._told:
-                if not self._told:
+                self._num_printed = 1
+            elif len(part.text) > self._num_printed:
+                if not self._num_printed:
                     yield "agent: " if isinstance(part, TextPart) else "[thought] ", True
-                yield clean(part.text[self._told :]), False
-                self._told = len(part.text)
+                yield clean(part.text[self._num_printed :]), False
+                self._num_printed = len(part.text)
             if self._part == len(parts) - 1:
                 break
-            self._part, self._told = self._part + 1, 0
-        for place, part in enumerate(parts):
+            self._part, self._num_printed = self._part + 1, 0
+        for index, part in enumerate(parts):
             if isinstance(part, ToolPart) and part.result is not None:
-                if place not in self._answered:
+                if index not in self._answered:
                     for line in result_lines(part.result, MAX_RESULT_LINES):
                         yield f"{line}\n", True
-                self._answered.add(place)
+                self._answered.add(index)

@@ -1,4 +1,4 @@
-"""What happens, told line by line, each line behind a word in brackets."""
+"""Reporting what happens, line by line; each line begins with a word in brackets."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from hermes_tui.core.models import StartStage
 from hermes_tui.core.sanitize import clean, one_line
 from hermes_tui.plain import formatting as lines
 
-_TOLD_STATES = frozenset({"claimed", "trained", "dropped", "unscored"})
-"""Episode states worth a line; a score says itself what it did."""
+_REPORTED_STATES = frozenset({"claimed", "trained", "dropped", "unscored"})
+"""Episode states that get a line; a score has a notice of its own."""
 
 
-class Teller:
-    """Writes lines, and what has changed since the last ones.
+class Reporter:
+    """Writes a line for everything that changes.
 
     Args:
-        controller: the use cases, whose state is told.
+        controller: its state is reported.
         out: where everything goes.
     """
 
@@ -52,23 +52,23 @@ class Teller:
         for text in texts:
             self.line(text)
 
-    def report(self, stage: StartStage) -> None:
-        """Tell how the start goes on; the same again is not told."""
+    def report_start(self, stage: StartStage) -> None:
+        """Report a stage of the start, unless it is the same as the last one."""
         text = f": {one_line(stage.text)}" if stage.text else ""
-        told = f"[start] {one_line(stage.process)} {stage.state}{text}"
-        if self._known.get("start") != told:
-            self._known["start"] = told
-            self.line(told)
+        fact = f"[start] {one_line(stage.process)} {stage.state}{text}"
+        if self._known.get("start") != fact:
+            self._known["start"] = fact
+            self.line(fact)
 
     def greet(self) -> None:
-        """Say that it can begin."""
+        """Report that the stack is ready."""
         info = self._controller.state.info
         version = self._controller.state.trainer.policy_version
         serving = f", policy v{version}" if version is not None else ""
         self.line(f"[ready] {one_line(info.model)}{serving}. Type to the agent; /help for more.")
 
     def change(self, change: Change) -> None:
-        """Tell what has changed, where that is worth a line."""
+        """Report a change, if it is worth a line."""
         match change:
             case Notice(text=text, severity=severity):
                 word = {"information": "notice"}.get(severity, severity)
@@ -76,11 +76,11 @@ class Teller:
             case PendingApproval():
                 self._ask(change)
             case TurnChanged(turn=turn):
-                self._tell_turn(turn)
+                self._report_turn(turn)
             case RowsChanged():
-                self.news()
+                self.report_rows()
 
-    def _tell_turn(self, turn: ChatTurn) -> None:
+    def _report_turn(self, turn: ChatTurn) -> None:
         speech = self._speeches.setdefault(turn.turn_id, lines.Speech(turn))
         if turn.session_id != self._controller.state.selected:
             return
@@ -94,8 +94,8 @@ class Teller:
             self._known[turn.turn_id] = turn.state
             self.line(f"[turn] {lines.turn_words(turn)}")
 
-    def told(self, turn: ChatTurn) -> None:
-        """Take all that a turn has said so far as told."""
+    def skip(self, turn: ChatTurn) -> None:
+        """Count all that a turn has said so far as reported."""
         self._known.setdefault(turn.turn_id, turn.state)
         for _ in self._speeches.setdefault(turn.turn_id, lines.Speech(turn)).news():
             pass
@@ -112,8 +112,8 @@ class Teller:
             left = f"; no answer within {seconds:.0f} s is a no"
         self.line(f"[approval] {'type your answer' if request.free else 'which?'}{left}")
 
-    def news(self, *, quiet: bool = False) -> None:
-        """Tell what has changed in the rows since the last time."""
+    def report_rows(self, *, quiet: bool = False) -> None:
+        """Report every fact about the rows that differs from the last one; quiet only notes it."""
         for key, fact, head in self._rows():
             if self._known.get(key) == fact:
                 continue
@@ -122,9 +122,11 @@ class Teller:
                 self.line(head + fact)
 
     def _rows(self) -> Iterable[tuple[str, str, str]]:
-        """Yield what each row is known by, what is told once of it, and what stands before that.
+        """Yield (key, fact, prefix).
 
-        A name is no news: that of a session comes when its first words are known.
+        A fact is printed when it differs from the last one for its key.
+
+        Names belong to the prefix: a session's title alone is no change.
         """
         state = self._controller.state
         for row in state.processes.values():
@@ -132,7 +134,7 @@ class Teller:
             yield f"process {row.name}", f"{row.name} is {row.state}{reason}", "[process] "
         for episodes in state.episodes.values():
             for episode in episodes.values():
-                fact = lines.episode_words(episode) if episode.state in _TOLD_STATES else ""
+                fact = lines.episode_words(episode) if episode.state in _REPORTED_STATES else ""
                 yield episode.episode_id, fact, f"[episode] {self.name(episode.episode_id)}: "
         for step in state.steps:
             yield f"step {step.step}", lines.step_words(step), "[step] "
@@ -148,5 +150,5 @@ class Teller:
         return state.episode_name(episode)
 
     def turn_of(self, text: str) -> ChatTurn:
-        """Return the newest turn that was told and began with what the person said."""
+        """Return the newest reported turn with this message."""
         return next(s.turn for s in reversed(self._speeches.values()) if s.turn.user_text == text)

@@ -39,14 +39,14 @@ async def _run(controller: Controller) -> int:
     plain = Plain(controller, sys.stdout, interactive=sys.stdin.isatty())
     loop = asyncio.get_running_loop()
     talking = asyncio.create_task(plain.run())
-    told: list[int] = []
+    exit_codes: list[int] = []
 
     def leave(code: int) -> None:
-        told.append(code)
+        exit_codes.append(code)
         talking.cancel()
 
     def interrupt() -> None:
-        if told or not plain.interrupted():
+        if exit_codes or not plain.interrupted():
             leave(EXIT_INTERRUPTED)
 
     for number, code in EXIT_BY_SIGNAL.items():
@@ -57,9 +57,9 @@ async def _run(controller: Controller) -> int:
     try:
         return await talking
     except asyncio.CancelledError:
-        if not told:
+        if not exit_codes:
             raise
-        return told[0]
+        return exit_codes[0]
 
 
 def _read(fd: int, plain: Plain, loop: asyncio.AbstractEventLoop) -> None:

@@ -144,10 +144,9 @@ class RemoteBackend:
         """Return what the machine does, as the supervisor sees it."""
         return await self._supervisor.system()
 
-    async def log(self, process: str, tail: int) -> AsyncIterator[str]:
+    def log(self, process: str, tail: int) -> AsyncIterator[str]:
         """Yield the last lines of a process's log, then each new one."""
-        async for line in self._supervisor.follow_logs(process, tail):
-            yield line
+        return self._supervisor.follow_logs(process, tail)
 
     # Sessions and turns --------------------------------------------------------------------
 
@@ -229,26 +228,23 @@ class RemoteBackend:
         """Return the run of every turn in flight, by session id."""
         return await self._gateway.turns()
 
-    async def join(self, session_id: str) -> AsyncIterator[TurnEvent]:
+    def join(self, session_id: str) -> AsyncIterator[TurnEvent]:
         """Follow a session's turn in flight; it goes on when this view leaves."""
-        async for update in self._gateway.join(session_id):
-            yield update
+        return self._gateway.join(session_id)
 
-    async def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
+    def turn(self, session_id: str, text: str) -> AsyncIterator[TurnEvent]:
         """Run one turn; it goes on when this view leaves.
 
         The agent gateway remembers the key of a session that another view started.
         """
         key = self._session_keys.get(session_id)
-        updates = self._gateway.turn(
+        return self._gateway.turn(
             text,
             session_key=session_id,
             inf_base_url=self._inference_url if key else None,
             session_api_key=key.get_secret_value() if key else None,
             background=True,
         )
-        async for update in updates:
-            yield update
 
     async def interrupt(self, session_id: str) -> None:
         """Stop a session's turn in flight."""

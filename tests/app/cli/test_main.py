@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from hermes_tui import __version__
 from hermes_tui.cli.main import cli, main
-from hermes_tui.cli.overrides import Invocation, WordsCommand, WordsGroup
+from hermes_tui.cli.overrides import Invocation, OverridesCommand, OverridesGroup
 from hermes_tui.core.errors import AlreadyRunningError, NotRunningError, exit_code
 from hermes_tui_common.errors import ApiError, ConfigError, ServiceError, StackError
 
@@ -154,11 +154,11 @@ def test_doctor_names_what_is_missing_and_what_mends_it(monkeypatch: pytest.Monk
 def test_words_may_stand_anywhere() -> None:
     seen = {}
 
-    @click.group(cls=WordsGroup, invoke_without_command=True)
+    @click.group(cls=OverridesGroup, invoke_without_command=True)
     @click.option("-c", "--config", "config_file")
     def group(config_file: str | None) -> None: ...
 
-    @group.command(cls=WordsCommand)
+    @group.command(cls=OverridesCommand)
     @click.argument("place", default="")
     @click.option("--task-id")
     @click.option("--flag", is_flag=True)

@@ -15,7 +15,7 @@ from hermes_tui.core.log_reader import LogReader
 from hermes_tui.core.rewards import Rewards
 from hermes_tui.core.row_reader import RowReader
 from hermes_tui.core.turn_history import TurnHistory
-from hermes_tui_common.errors import ApiError, HermesTuiError
+from hermes_tui_common.errors import ApiError, HermesTuiError, RefusedError
 from hermes_tui_services.api.events import ApprovalRequested
 
 
@@ -140,7 +140,7 @@ async def test_history_reads_an_episode_once(context: ViewContext, backend: Fake
 async def test_the_log_reader_stops_at_an_unknown_process(
     context: ViewContext, backend: FakeBackend
 ) -> None:
-    backend.log_error = ApiError(404, "There is no process 'x'.")
+    backend.log_error = RefusedError(ApiError(404, "There is no process 'x'."))
     changes = heard(context)
     await LogReader(context).follow("x")
     assert [severity for _, severity in notices(changes)] == ["error"]
