@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from fakes.roles import eventually
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_services.api.protocol import RegisterBody
@@ -18,8 +19,10 @@ class Network:
 
     def __init__(self) -> None:
         self.state: dict[str, str] = {}
+        self.num_asked = 0
 
     def answer(self, request: httpx.Request) -> httpx.Response:
+        self.num_asked += 1
         state = self.state.get(f"http://{request.url.host}", "ok")
         if state == "down":
             raise httpx.ConnectError("refused")
@@ -55,11 +58,12 @@ async def route(pairs: Pairs, key: str, *, create: bool = True, avoid: str | Non
     return (await pairs.route(key, create=create, avoid=avoid)).removeprefix("http://")
 
 
-async def poll(pairs: Pairs, times: int = 1) -> None:
-    for _ in range(times):
-        watch = asyncio.create_task(pairs.watch(0.0))
-        await asyncio.sleep(0.01)
-        watch.cancel()
+async def poll(pairs: Pairs, network: Network) -> None:
+    """Return once every pair was polled: the next round begins when the one before is over."""
+    a_round = network.num_asked + 2 * len(pairs.all())
+    watch = asyncio.create_task(pairs.watch(0.0))
+    await eventually(lambda: network.num_asked > a_round)
+    watch.cancel()
 
 
 async def test_a_session_stays_where_it_is(pairs: Pairs) -> None:
@@ -93,7 +97,7 @@ async def test_without_a_pair_the_answer_says_why(pairs: Pairs, network: Network
     assert (none.value.status, none.value.retry_after_s) == (503, 1.0)
     register(pairs, "a")
     network.state["http://a-worker"] = "down"
-    await poll(pairs)
+    await poll(pairs, network)
     with pytest.raises(ApiError, match=r"worker is down \(refused\)"):
         await route(pairs, "s")
 
@@ -110,7 +114,7 @@ async def test_sessions_of_a_dead_pair_move_and_come_to_life_again(
     assert await route(pairs, "s") == "b"
     assert [await route(pairs, f"n{i}") for i in range(3)] == ["b"] * 3
     network.state[part] = "ok"
-    await poll(pairs)
+    await poll(pairs, network)
     assert await route(pairs, "more") == "a"
 
 
