@@ -1,4 +1,4 @@
-"""Every action a person can take: one table feeds bindings, footer, palette, help and docs."""
+"""The registry of actions; bindings, footer, palette, help and docs/keys.md come from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 Scope = Literal[
     "app", "screen", "prompt", "sessions", "chat", "tokens", "training", "system", "logs", "compare"
 ]
-"""Where an action applies: everywhere, on the main screen, in one pane of it, or in Compare."""
+"""Where an action applies: everywhere, on the main screen, in one of its panes, or in Compare."""
 
 PANES: Mapping[Scope, str] = {
     "sessions": "Sessions",
@@ -20,12 +20,12 @@ PANES: Mapping[Scope, str] = {
     "system": "System",
     "logs": "Logs",
 }
-"""The panes in the order of the tab key, with their titles."""
+"""The panes and their titles, in the order of the tab key."""
 
 TERMINAL_KEYS = frozenset(
     {"ctrl+a", "ctrl+b", "ctrl+h", "ctrl+i", "ctrl+j", "ctrl+m", "ctrl+s", "f11"}
 )
-"""Keys that terminals and multiplexers own; no default uses one, nor any with alt."""
+"""Keys that terminals and multiplexers use themselves. No default uses one, or alt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,9 @@ class Action:
     id: str
     """Name in ``[tui.keymap]``; the method ``do_<id>`` of its owner does it."""
     title: str
-    """What the palette and the help call it."""
+    """Its name in the palette and the help."""
     keys: tuple[str, ...]
-    """Default keys, in Textual's names; empty leaves it to the palette."""
+    """Default keys, by Textual's names; without one it is in the palette only."""
     help: str
     """One sentence for the help screen."""
     scope: Scope = "screen"
@@ -45,7 +45,7 @@ class Action:
     section: str = "Talk"
     """Heading under which the help lists it."""
     hint: str = ""
-    """Its word in the footer; empty keeps it out."""
+    """Its word in the footer; empty for none."""
     numbered: bool = False
     """True when each key passes its number, 1, 2 …, to the method."""
 

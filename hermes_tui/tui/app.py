@@ -45,15 +45,15 @@ if TYPE_CHECKING:
     from hermes_tui.config.settings import Config
 
 LEAVE_S = 2.0
-"""Leaving by a signal takes at most this long."""
+"""Seconds that the app may take to leave after a signal."""
 
 HUNG_UP_S = 0.5
-"""The same when the terminal is gone: nothing of it can be restored."""
+"""The same after SIGHUP: the terminal is gone, and nothing of it can be restored."""
 
 FINISH_S = 0.5
-"""Leaving waits at most this long for what was asked for before."""
+"""Seconds that leaving waits for actions in flight, such as a score."""
 NUM_FINISH_POLLS = 50
-"""It looks this often whether that is done."""
+"""How often it checks within that time."""
 
 DOUBLE_PRESS_S = 2.0
 """Two presses of ctrl+c within this time quit."""
@@ -61,7 +61,7 @@ DOUBLE_PRESS_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenSettings:
-    """What the screen itself is told by the configuration."""
+    """The settings of the screen itself."""
 
     folder: Path
     """The run directory: copies and the remembered theme go there."""
@@ -108,11 +108,11 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         return ()
 
     def on_load(self) -> None:
-        """Be ready for signals before the terminal is touched."""
+        """Install the signal handlers before the terminal is changed."""
         self._catch_signals()
 
     async def on_mount(self) -> None:
-        """Show the start, and start."""
+        """Show the start screen, and start or join the stack."""
         self.set_keymap(dict(self.keys.textual))
         self._restore_theme()
         self.theme_changed_signal.subscribe(self, self._remember_theme)
@@ -132,13 +132,13 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
             self.notify(clean(problem), severity="warning", markup=False, timeout=10)
 
     def _catch_signals(self) -> None:
-        """Leave in good order when told to; the stack runs on, as after a lost connection."""
+        """Leave in good order on a signal. The stack keeps running, as after a lost connection."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._leave_at_once, 128 + number)
 
     def _leave_at_once(self, code: int) -> None:
-        """Leave; a terminal that takes nothing any more, as after a lost line, can't hold us."""
+        """Leave. A timer ends the process if the terminal no longer takes output."""
         deadline_s = HUNG_UP_S if code == 128 + signal.SIGHUP else LEAVE_S
         deadline = threading.Timer(deadline_s, os._exit, (code,))
         deadline.daemon = True
@@ -146,32 +146,33 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         self.exit(return_code=code)
 
     async def on_unmount(self) -> None:
-        """Let go of the stack, once nobody asks it for anything any more."""
+        """Cancel the workers, then disconnect from the stack."""
         self.workers.cancel_all()
         await self.controller.close()
 
     async def on_event(self, event: events.Event) -> None:
-        """Let nothing be pasted that a terminal obeys, and keys act in the order of typing.
+        """Clean what is pasted, and run key bindings in the order of typing.
 
-        Textual does a pane's key once it has bubbled up to the app, and by then what was typed
-        after it, such as a message after the key to the prompt, is on its way to the same pane.
+        Textual (8.2.8) runs a binding only when its key has bubbled up to the app. By then the keys
+        typed after it are queued for the widget that had the focus: a message typed after the key
+        to the prompt would go to the pane. See https://github.com/Textualize/textual/issues/6605.
         """
         if isinstance(event, events.Key):
             active = self.screen.active_bindings.get(event.key)
             if active and active.binding.action == "paste":
-                event = events.Paste(self.clipboard)  # as from outside: all lines to who takes them
+                event = events.Paste(self.clipboard)  # like a paste by the terminal: all lines
             elif await self._handled_in_order(event.key, active):
                 return
         if isinstance(event, events.Paste):
-            # Terminals, tmux among them, send the ends of lines as the enter key does.
+            # Terminals, and tmux, send line ends as carriage returns, as the enter key does.
             event.text = clean(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         await super().on_event(event)
 
     async def _handled_in_order(self, key: str, active: ActiveBinding | None) -> bool:
-        """Do what a key does beside the fields, which act in order themselves; return if it did.
+        """Run a key's binding now; return whether it ran.
 
-        What leaves the prompt is done here all the same: the prompt would do it only once the keys
-        that follow are on their way to it.
+        Text fields are left out: they keep the order themselves (``act_in_order``). Leaving the
+        prompt is not: the prompt would do it only after the keys that follow are queued for it.
         """
         focused = self.focused
         if isinstance(focused, Prompt) and key in self.keys.keys["prompt_leave"]:
@@ -184,7 +185,7 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
     # Theme ---------------------------------------------------------------------------------
 
     def get_css_variables(self) -> dict[str, str]:
-        """Return the theme's colours, made readable where they are not."""
+        """Return the theme's colours, with enough contrast."""
         self.register_theme(readable(self.current_theme))
         return super().get_css_variables()
 
@@ -193,14 +194,14 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         return self.settings.folder / "theme.json"
 
     def _restore_theme(self) -> None:
-        """Use the remembered theme, unless the configuration names another one since."""
+        """Use the remembered theme, unless ``tui.theme`` has changed since it was chosen."""
         name = self.settings.theme
         try:
             remembered = json.loads(self._theme_file.read_text(encoding="utf-8"))
             if remembered["over"] == name:
                 name = remembered["theme"]
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # nothing was remembered, or nothing that can be used
+            pass  # no theme is remembered, or the file is damaged
         if name in self.available_themes:
             self.theme = name
         else:
@@ -235,7 +236,7 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
             self.push_screen(Palette())
 
     def do_approval_answer(self) -> None:
-        """Open a question of the agent: of the open session, else the oldest."""
+        """Open an approval: the open session's, else the oldest."""
         request = next(iter(self.controller.state.approval_queue), None)
         if request is None:
             self.notify("the agent asks nothing now", markup=False)
@@ -257,7 +258,7 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         self.push_screen(Palette([ThemeProvider], placeholder="Search for themes…"))
 
     def do_copy_or_quit(self) -> None:
-        """Copy what is selected; else quit when pressed twice."""
+        """Copy the selection; without one, quit when pressed twice."""
         selected = self.screen.get_selected_text() or getattr(
             self.screen.focused, "selected_text", ""
         )
@@ -272,7 +273,7 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
             self.notify(f"ctrl+c again quits, or {self.keys.label('quit')}", markup=False)
 
     async def on_copy_requested(self, message: CopyRequested) -> None:
-        """Copy text, and say where it went."""
+        """Copy text, and show where it went."""
         text = clean(message.text)  # it may be pasted into a terminal
         if not text:
             self.notify(f"there is no text in {message.what}", markup=False)
@@ -281,7 +282,7 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         self.notify(clean(f"{message.what}: {where}"), markup=False)
 
     def do_quit(self) -> None:
-        """Ask what becomes of the stack, then leave."""
+        """Ask whether the stack stops too, then leave."""
         if isinstance(self.screen, (QuitScreen, StoppingScreen)):
             return
         if isinstance(self.screen, StartScreen) and self.screen.failed:
@@ -301,7 +302,7 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
             self.push_screen(StoppingScreen(self.controller))
 
     async def _finish_pending_actions(self) -> None:
-        """Let what was just asked for, such as a score, reach the stack."""
+        """Wait until actions in flight, such as a score, have reached the stack."""
         for _ in range(NUM_FINISH_POLLS):
             if all(worker.is_finished for worker in self.workers if worker.group == "actions"):
                 return
@@ -309,11 +310,11 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
 
 
 def relax_garbage_collector() -> None:
-    """Have Python look for unreachable cycles less often, and not among what was imported.
+    """Run the garbage collector less often, and never over the imported modules.
 
-    Textual makes and drops so many objects that with Python's own thresholds the collector would
-    walk all of them more than once a second while a reply streams in, each time for longer than a
-    key may take.
+    Textual makes and drops many objects. With Python's default thresholds the oldest generation is
+    collected more than once a second while a reply streams in, and each time takes longer than a
+    key press may.
     """
     gc.freeze()
     gc.set_threshold(5_000, 5, 50)
@@ -330,5 +331,5 @@ def run_app(config: Config) -> int:
     app = HermesTui(controller, settings)
     relax_garbage_collector()
     app.run()
-    gc.freeze()  # else all that was shown is walked once more on the way out
+    gc.freeze()  # skips a last collection over everything that was shown
     return app.return_code or 0

@@ -1,4 +1,4 @@
-"""Copying so that it can be relied on: what could not be confirmed is said."""
+"""Copy text, and say what is known of where it went."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _TOOL_S = 2.0
 
 
 async def copy(app: App[None], text: str, folder: Path) -> str:
-    """Copy text as well as can be; return a sentence that says where it went.
+    """Copy text in every way there is; return a sentence that says where it went.
 
-    The terminal is asked by OSC 52, which no terminal confirms; so a local tool is used too, and
-    where there is none the text also goes to a file. Over SSH the tools of this machine are left
-    alone: their clipboard is not the one at the person's hands.
+    OSC 52 asks the terminal, and no terminal confirms it. So a local tool is used as well, and
+    without one the text also goes to a file. Over SSH no tool is used: it would fill the clipboard
+    of the remote machine.
     """
     app.copy_to_clipboard(text)
     for tool in () if _is_remote() else TOOLS:
         if _usable(tool[0]) and await _feed(tool, text):
             return f"copied with {tool[0]}"
-    return f"{_asked()}; {await asyncio.to_thread(_to_file, text, folder)}"
+    return f"{_osc52_sent()}; {await asyncio.to_thread(_to_file, text, folder)}"
 
 
 def _is_remote() -> bool:
     return any(os.environ.get(name) for name in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
 
 
-def _asked() -> str:
-    """Return what is known of the way by OSC 52."""
+def _osc52_sent() -> str:
+    """Return what is known of a copy by OSC 52."""
     if os.environ.get("TMUX"):
         return "sent to tmux, unconfirmed: it passes on what set-clipboard allows"
     if os.environ.get("STY"):

@@ -38,10 +38,10 @@ def bindings(scope: Scope) -> list[Binding]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """Keys of an action that are alike in all but their names.
+    """The keys of one action that share a binding.
 
-    Textual's keymap changes a binding's keys and nothing else of it; so the keys that go before
-    widgets and those that do not have bindings, and names in the keymap, of their own.
+    Textual's keymap (8.2.8) changes the keys of a binding, not its priority. So an action has one
+    binding for keys that go before the focused widget, and one for the others.
     """
 
     id: str
@@ -51,9 +51,10 @@ class _Bound:
 
 
 def _bounds(action: Action, keys: tuple[str, ...]) -> Iterator[_Bound]:
-    """Yield an action's keys by kind; a kind without any has one that no terminal sends.
+    """Yield an action's bindings, one for each priority.
 
-    A keymap can only change a binding that is there, and can't take its last key away.
+    A binding without keys gets its own id as a key, which no terminal sends: a keymap can change
+    only bindings that exist, and each has at least one key.
     """
     for number, own in enumerate([(key,) for key in keys] if action.numbered else [keys], 1):
         for early in (False, True):
@@ -63,34 +64,34 @@ def _bounds(action: Action, keys: tuple[str, ...]) -> Iterator[_Bound]:
 
 
 def _before_widgets(key: str) -> bool:
-    """Whether a key goes to its action even while something else could use it, as in a prompt."""
+    """True for keys that act even while a text field has the focus."""
     return key.startswith("ctrl+") or (key[0] == "f" and key[1:].isdigit())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """Which keys do what, after the person's own keymap."""
+    """The keys in force: the defaults with the person's keymap applied."""
 
     keys: Mapping[str, tuple[str, ...]]
-    """Per action id its keys."""
+    """Keys by action id."""
     textual: Mapping[str, str]
     """The same overrides for ``App.set_keymap``: id of a binding to its keys."""
     problems: tuple[str, ...]
-    """Entries of the keymap that were not taken, each with its reason."""
+    """Keymap entries that were refused, each with the reason."""
 
     def action(self, scope: Scope, key: str) -> Action | None:
         """Return what a key does in one scope, or None."""
         return next((a for a in ACTIONS if a.scope == scope and key in self.keys[a.id]), None)
 
     def label(self, action_id: str) -> str:
-        """Return how an action's first key, or the range of them, is written; empty for none."""
+        """Return an action's first key, or its range of keys, as shown; empty without keys."""
         keys = self.keys[action_id]
         if BY_ID[action_id].numbered:
             return f"{_written(keys[0])}…{_written(keys[-1])}"
         return _written(keys[0]) if keys else ""
 
     def labels(self, action_id: str) -> str:
-        """Return how all keys of an action are written."""
+        """Return all keys of an action as shown."""
         keys = [_written(key) for key in self.keys[action_id]]
         if BY_ID[action_id].numbered and len(keys) > 2:
             return f"{keys[0]} … {keys[-1]}"
@@ -98,14 +99,14 @@ class Keys:
 
 
 def _written(key: str) -> str:
-    """Return how a key is written on the screen."""
+    """Return a key as shown on the screen."""
     return {"enter": "enter", "escape": "esc"}.get(key) or (
         key.upper() if key[0] == "f" and key[1:].isdigit() else format_key(key)
     )
 
 
 def resolve(keymap: Mapping[str, str]) -> Keys:
-    """Return the keys in force; an override that can't be taken is named, and its default stays.
+    """Return the keys in force. A refused override is reported, and the default stays.
 
     Args:
         keymap: action id to comma-separated keys, from ``[tui.keymap]``.
@@ -119,7 +120,7 @@ def resolve(keymap: Mapping[str, str]) -> Keys:
             problems.append(f"tui.keymap.{name}: {problem}")
         else:
             taken[name] = wanted
-    # Until its own turn comes, an override only frees keys: so two actions can swap theirs.
+    # First every override gives up its old keys, so that two actions can swap theirs.
     for name, wanted in taken.items():
         keys[name] = tuple(key for key in keys[name] if key in wanted)
     for name, wanted in taken.items():
@@ -139,7 +140,7 @@ def resolve(keymap: Mapping[str, str]) -> Keys:
 
 
 def _long_name(key: str) -> str:
-    """Return Textual's long name of a key: ``plus`` for ``+``."""
+    """Return Textual's name of a key, such as ``plus`` for ``+``."""
     [binding] = Binding.make_bindings([(key.strip(), "", "")])
     return binding.key
 

@@ -10,7 +10,7 @@ from textual.message import Message
 
 @dataclass
 class MessageTyped(Message):
-    """The person sent what was in the prompt."""
+    """The person sent the text in the prompt."""
 
     text: str
 
@@ -41,32 +41,32 @@ class CursorMoved(Message):
 
 @dataclass
 class ActionPressed(Message):
-    """An action was clicked in the footer, or chosen in the palette."""
+    """An action was clicked, or chosen in the palette."""
 
     action_id: str
 
 
 @dataclass
 class FindRequested(Message):
-    """Something is to be found in a pane."""
+    """The person wants to find something in a pane."""
 
     last: str
-    """What was looked for before."""
+    """The last search."""
     pane: Literal["tokens", "chat"]
-    """Where."""
+    """The pane to search."""
 
 
 @dataclass
 class FilterRequested(Message):
-    """Only some of the sessions are to be listed."""
+    """The person wants to filter the sessions."""
 
     text: str
-    """What they are filtered by now; empty lists all."""
+    """The filter in force; empty lists all."""
 
 
 @dataclass
 class ExportRequested(Message):
-    """An episode is to be written to a file."""
+    """The person wants an episode written to a file."""
 
     episode_id: str
     """Empty when none is shown."""
@@ -74,7 +74,7 @@ class ExportRequested(Message):
 
 @dataclass
 class CopyRequested(Message):
-    """Text is to go to the clipboard."""
+    """The person wants text on the clipboard."""
 
     text: str
     what: str
@@ -83,32 +83,32 @@ class CopyRequested(Message):
 
 @dataclass
 class LogSearchRequested(Message):
-    """Something is to be found in the log, or only lines with something are to be shown."""
+    """The person wants to search or to filter the log."""
 
     kind: Literal["find", "filter"]
     last: str
-    """What it was before."""
+    """The search or filter in force."""
 
 
 @dataclass
 class LogOpened(Message):
-    """The log of a process is to be read."""
+    """The person wants to read the log of a process."""
 
     process: str
 
 
 @dataclass
 class RollbackRequested(Message):
-    """An earlier version is to be made current; which, is still to be asked."""
+    """The person wants to roll back to an earlier version, still to be chosen."""
 
 
 @dataclass
 class RestartRequested(Message):
-    """One process is to be restarted."""
+    """The person wants to restart a process."""
 
     process: str
 
 
 @dataclass
 class HoldToggled(Message):
-    """Training is to be held, or to go on."""
+    """The person wants to pause training, or to resume it."""

@@ -17,29 +17,33 @@ from hermes_tui.tui.screens.dialogs import PAGING, DismissOnce, PagedOptions
 
 
 class Palette(DismissOnce, PagedOptions, CommandPalette):
-    """Textual's palette, left once; see ``ActionsProvider`` for what it does then."""
+    """Textual's command palette, made safe to leave."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*PAGING]
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
-        """Leave, and look for nothing any more."""
+        """Cancel the search, and leave."""
         self.workers.cancel_node(self)
         return super().dismiss(result)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Look for nothing that is typed as it is left: there is no list for it (Textual 8.2)."""
+        """Ignore what is typed while the palette closes.
+
+        Textual (8.2.8) would search for it and raise NoMatches in ``_gather_commands``, as its list
+        is gone. We know of no public report.
+        """
         if not self.is_active:
             event.prevent_default()
 
 
 class ActionsProvider(Provider):
-    """Offers what can be done on the screen that the palette was opened over."""
+    """Offers the actions of the screen that the palette was opened over."""
 
     _chosen = False
-    """Whether something of it was done: each palette has a provider of its own."""
+    """True once an action was chosen. Each palette has a provider of its own."""
 
     async def discover(self) -> Hits:
-        """Offer everything, before anything is typed."""
+        """Yield all actions, before anything is typed."""
         for action in self._offered():
             yield DiscoveryHit(
                 action.title,
@@ -49,7 +53,7 @@ class ActionsProvider(Provider):
             )
 
     async def search(self, query: str) -> Hits:
-        """Offer what matches."""
+        """Yield the actions whose titles match."""
         matcher = self.matcher(query)
         for action in self._offered():
             score = matcher.match(action.title)
@@ -77,7 +81,7 @@ class ActionsProvider(Provider):
         return f"{action.help} {f'({keys})' if keys else ''}"
 
     def _press(self, action: Action) -> None:
-        """Do what was chosen, once: a second enter, typed before the palette is gone, is none."""
+        """Do the chosen action once, even if enter is pressed again before the palette is gone."""
         if not self._chosen:
             self._chosen = True
             self.app.post_message(ActionPressed(action.id))

@@ -1,7 +1,7 @@
-"""Textual's themes, their text and cursor made to stand out where it would not.
+"""Textual's themes with enough contrast.
 
-Several themes are fainter than anybody can read for hours: WCAG's least contrast of text is 4.5,
-and of large or minor text 3.0.
+In several of them text and cursor are too faint. WCAG 2 asks for a contrast of 4.5 for text, and of
+3.0 for large or minor text.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from textual.constants import DIM_FACTOR
 from textual.theme import Theme
 
 TEXT_CONTRAST = 4.5
-"""WCAG's least contrast of text."""
+"""Lowest contrast of text (WCAG 2, level AA)."""
 
 DIM_CONTRAST = 3.3
-"""The least of dim text: WCAG's 3.0 of minor text, and some more since focus tints its ground."""
+"""Lowest contrast of dim text: WCAG's 3.0, and a margin since focus tints the background."""
 
 SIGNALS = ("primary", "secondary", "accent", "success", "warning", "error")
-"""Each has a colour of text, such as ``$text-error``."""
+"""Names with a text colour each, such as ``$text-error``."""
 
 STEPS = 20
-"""In which a colour goes to black or white."""
+"""Steps from a colour to black or white."""
 
 
 def contrast(one: Color, other: Color) -> float:
-    """Return WCAG's contrast of two colours, 1 to 21."""
+    """Return the WCAG contrast ratio of two colours, 1 to 21."""
     high, low = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
@@ -41,9 +41,9 @@ def _luminance(color: Color) -> float:
 
 
 def readable(theme: Theme) -> Theme:
-    """Return a theme with the same hues whose text and cursor stand out enough.
+    """Return a theme with the same hues and enough contrast.
 
-    What does already stays as it is, and so does a theme of the terminal's own colours.
+    Colours that have enough stay as they are, and so does a theme of the terminal's own colours.
     """
     if theme.ansi:
         return theme
@@ -71,7 +71,7 @@ def readable(theme: Theme) -> Theme:
 
 
 def _cursor(colors: dict[str, str]) -> dict[str, str]:
-    """Return the cursor's colours; its ground gives way to its text."""
+    """Return the cursor's colours; where they are too close, its background changes."""
     ground, text = colors["block-cursor-background"], colors["block-cursor-foreground"]
     on = Color.parse(ground)
     color = on.get_contrast_text(1.0) if text.startswith("auto") else Color.parse(text)
@@ -81,6 +81,6 @@ def _cursor(colors: dict[str, str]) -> dict[str, str]:
 
 
 def _moved(color: Color, end: Color, enough: Callable[[Color], bool]) -> Color:
-    """Return the first colour on the way to black or white that stands out enough."""
+    """Return the first colour on the way to ``end`` that has enough contrast."""
     steps = (color.blend(end, step / STEPS) for step in range(STEPS))
     return next(filter(enough, steps), end)

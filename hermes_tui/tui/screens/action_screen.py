@@ -13,7 +13,7 @@ from hermes_tui.tui.widgets.base import ActionOwner
 
 
 class ActionScreen(ActionOwner, ThrottledScreen):
-    """The app, the palette and the help need to know no more of a screen than this.
+    """What the app, the palette and the help know of a screen.
 
     Args:
         controller: the use cases.

@@ -1,4 +1,4 @@
-"""What the agent asks before it goes on: may this run, or what is meant?"""
+"""The dialog of an approval: the agent asks whether a command may run, or for an answer."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from hermes_tui.tui.widgets.formatting import literal
 from hermes_tui.tui.widgets.inputs import Field
 
 TICK_S = 0.2
-"""The seconds count down this often."""
+"""Seconds between updates of the countdown."""
 
 CHOICES = {
     "once": ("o", "Allow once"),
     "session": ("s", "Allow for this session"),
     "deny": ("d", "Deny"),
 }
-"""Key and words of the answers to a command; other answers are numbered."""
+"""Key and label of each answer to a command; other answers are numbered."""
 
 
 BUTTON_EDGES = 4
-"""Cells of a button beside its label: its padding, and the gap to the next one."""
+"""Cells of a button beyond its label: padding, and the gap to the next button."""
 
 
-class Answers(Vertical):
-    """Buttons beside each other, or one below the other where they would not all be seen."""
+class AnswerButtons(Vertical):
+    """Buttons side by side, or stacked where they do not fit."""
 
     def on_resize(self, event: events.Resize) -> None:
-        """See whether they fit."""
+        """Stack the buttons where they do not fit."""
         labels = [Content.from_text(button.label, markup=False) for button in self.query(Button)]
         needed = sum(label.cell_length + BUTTON_EDGES for label in labels)
         self.set_class(needed > event.size.width, "-stacked")
 
 
 class ApprovalScreen(Dialog[str | None]):
-    """Asks one question; escape leaves it open, and silence until the deadline is a no.
+    """Asks one question. Escape leaves it open; no answer by the deadline is a no.
 
     Args:
-        controller: whose open questions the request is one of; once it is not, the dialog closes.
+        controller: has the pending approvals; once the request is none of them, the dialog closes.
         request: the question.
     """
 
@@ -78,14 +78,14 @@ class ApprovalScreen(Dialog[str | None]):
                 yield Static(literal(self.request.question), id="approval-question")
             if self.request.free:
                 yield Field(placeholder="your answer", compact=True)
-            with Answers(classes="buttons"):
+            with AnswerButtons(classes="buttons"):
                 for key, choice in self._keys.items():
                     words = CHOICES.get(choice, ("", one_line(choice)))[1]
                     label = Content.assemble((f"{key} ", "dim"), literal(words))
                     yield Button(label, id=f"choice-{key}", compact=True)
 
     def on_mount(self) -> None:
-        """Say where it is asked, and count down; the enter key alone allows nothing."""
+        """Show where it is asked, and count down. The focus is on “deny”: enter denies."""
         where = self._controller.state.where(self.request)
         title = f"The agent asks in {where}" if where else "The agent asks"
         self.query_one("#approval").border_title = literal(title, "bold")
@@ -105,7 +105,7 @@ class ApprovalScreen(Dialog[str | None]):
         self.query_one("#approval").border_subtitle = f"{silence}escape decides later"
 
     def action_page(self, pages: int) -> None:
-        """Read on in the question, or back."""
+        """Scroll the question by pages."""
         scroll = self.query_one("#approval-scroll")
         scroll.scroll_relative(y=pages * scroll.size.height, animate=False, immediate=True)
 

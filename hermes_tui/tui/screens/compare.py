@@ -1,4 +1,4 @@
-"""Several replies to one message, side by side: pick the best, and the group learns from it."""
+"""The compare screen: several replies to one message, side by side, to pick the best."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from hermes_tui.tui.widgets.training_text import waits_for
 from hermes_tui.tui.widgets.turn_view import TurnStatus
 
 TICK_S = 0.2
-"""Counted-down seconds move this often."""
+"""Seconds between updates of countdowns."""
 
 MIN_COLUMN = 36
-"""Cells that a reply needs to be read beside others."""
+"""Least width of a reply beside others, in cells."""
 
 
 class GroupSizeScreen(AskScreen):
     """Asks how many replies to compare.
 
     Args:
-        again: whether an empty answer goes back to the comparison before.
+        again: whether an empty answer returns to the last comparison.
     """
 
     def __init__(self, *, again: bool) -> None:
@@ -51,7 +51,7 @@ class GroupSizeScreen(AskScreen):
         super().__init__("How many replies to compare", "" if again else "3", hint)
 
     def problem(self, text: str) -> str:
-        """Return why a text is no such number; empty when it is."""
+        """Return what is wrong with a number of replies; empty if nothing."""
         if self._again and not text.strip():
             return ""
         number = int(text) if text.strip().isdecimal() else 0
@@ -60,7 +60,7 @@ class GroupSizeScreen(AskScreen):
 
 
 class CompareScreen(DismissOnce, ActionScreen):
-    """Draws one comparison; leaving it ends nothing."""
+    """Draws one comparison. Leaving it ends none of its turns."""
 
     CANVAS = Hints
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("compare")]
@@ -71,7 +71,7 @@ class CompareScreen(DismissOnce, ActionScreen):
         super().__init__(controller, context, id="compare")
         self.comparison = comparison
         self.shown = 0
-        """Index of the reply that is shown where there is room for one."""
+        """Index of the reply that a narrow terminal shows."""
 
     @property
     def scope(self) -> Scope:
@@ -79,7 +79,7 @@ class CompareScreen(DismissOnce, ActionScreen):
         return "compare"
 
     def compose(self) -> ComposeResult:
-        """Lay out the replies, and the prompt until something was said."""
+        """Lay out the replies, and the prompt until a message is sent."""
         yield Static(id="compare-top")
         yield Static(id="compare-tabs")
         with Container(id="siblings"):
@@ -99,7 +99,7 @@ class CompareScreen(DismissOnce, ActionScreen):
         self.paint_soon()
 
     def on_unmount(self) -> None:
-        """Follow it no longer."""
+        """Stop following it."""
         self.controller.notifier.unlisten(self._on_change)
 
     # Drawing -------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class CompareScreen(DismissOnce, ActionScreen):
     # Room ----------------------------------------------------------------------------------
 
     def on_resize(self, event: events.Resize) -> None:
-        """Lay the replies out in as many columns as can be read."""
+        """Lay the replies out in as many columns as fit."""
         self.query_one(TooSmallNotice).fit(event.size)
         size = self.comparison.size
         fit = min(max(event.size.width // MIN_COLUMN, 1), size)
@@ -187,7 +187,7 @@ class CompareScreen(DismissOnce, ActionScreen):
         self.action_show(self.shown)
 
     def action_show(self, index: int) -> None:
-        """Show one reply, where there is room for one, and give it the keys."""
+        """Focus one reply; a narrow terminal shows only that."""
         self.shown = index
         for view in self.query(ReplyColumn):
             view.set_class(view.index == index, "-shown")
@@ -205,10 +205,10 @@ class CompareScreen(DismissOnce, ActionScreen):
     # Messages of the widgets ----------------------------------------------------------------
 
     def on_message_typed(self, message: messages.MessageTyped) -> None:
-        """Say it to all."""
+        """Send the message to all siblings."""
         message.stop()
         self._show_prompt(False)
-        # Of the app, not of this screen: the replies go on when the person leaves.
+        # A worker of the app: the replies go on when the person leaves this screen.
         self.app.run_worker(self._ask(message.text), group="compare")
 
     async def _ask(self, text: str) -> None:

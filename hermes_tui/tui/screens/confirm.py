@@ -1,4 +1,4 @@
-"""Questions about the stack: whether to restart a process, which version to go back to."""
+"""Dialogs that ask for a yes or no, or for a version to roll back to."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ConfirmScreen(Dialog[bool]):
 
 
 class VersionScreen(PagedOptions, Dialog[int | None]):
-    """Asks which kept version to make current again."""
+    """Asks for the kept version to roll back to."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*PAGING]
 
@@ -90,7 +90,7 @@ class VersionScreen(PagedOptions, Dialog[int | None]):
 
 
 def describe_version(version: int, step: StepRow | None) -> Content:
-    """Return what is known of a version: the step that made it, with its reward."""
+    """Return a version's description: the step that made it, and its reward."""
     about = "the model as training found it" if version == 0 else ""
     if step:
         back = step.values.get("rolled_back_to")

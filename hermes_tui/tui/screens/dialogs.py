@@ -21,16 +21,17 @@ QuitChoice = Literal["stop", "detach", "cancel"]
 
 
 class DismissOnce:
-    """Is left once, however often it is asked for, as by both clicks of a double click.
+    """Is dismissed once, even if both clicks of a double click ask for it.
 
-    Textual (8.2) would take away whatever lies on top by then, and at last the main screen.
+    Textual (8.2.8) pops the screen on top, whatever screen is dismissed: the second time that is
+    the one below. See https://github.com/Textualize/textual/issues/2575.
     """
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
-        """Leave with an answer, unless this is not the screen on top."""
+        """Leave with an answer, if this is the screen on top."""
         if not cast("Screen[Any]", self).is_active:
             return AwaitComplete()
-        return cast("AwaitComplete", super().dismiss(result))  # type: ignore[misc]  # no screen, lest its style be theirs
+        return cast("AwaitComplete", super().dismiss(result))  # type: ignore[misc]  # a mixin: a Screen base would bring its CSS along
 
 
 PAGING = (
@@ -41,9 +42,11 @@ PAGING = (
 
 
 class PagedOptions:
-    """PagedOptions in its list of options, once that has room.
+    """A mixin that pages through the screen's list of options, once it is laid out.
 
-    Before it has, Textual (8.2.8) ends with a KeyError.
+    Before that, ``action_page_up`` and ``action_page_down`` of Textual's OptionList (8.2.8) raise
+    KeyError. We know of no report at Textual; https://github.com/kagan-sh/kagan-legacy/issues/31
+    met it too.
     """
 
     def action_page(self, where: str) -> None:
@@ -54,12 +57,12 @@ class PagedOptions:
 
 
 class Dialog(DismissOnce, ModalScreen[ScreenResultType]):
-    """Something over the screen; escape, or a click beside it, leaves it without an answer."""
+    """A dialog. Escape, or a click beside it, closes it without an answer."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", show=False)]
 
     def on_click(self, event: events.Click) -> None:
-        """Leave, when it was beside the dialog."""
+        """Close the dialog on a click beside it."""
         if event.widget is self:
             self.action_leave()
 
@@ -69,7 +72,7 @@ class Dialog(DismissOnce, ModalScreen[ScreenResultType]):
 
 
 class QuitScreen(Dialog[QuitChoice]):
-    """Asks once what becomes of the stack."""
+    """Asks whether the stack stops too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "choose('stop')", show=False),
@@ -125,7 +128,7 @@ class AskScreen(Dialog[str | None]):
             yield Static(literal(self._hint, "dim"), id="ask-hint")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Answer, when the text will do."""
+        """Answer, if the text is valid."""
         problem = self.problem(event.value)
         if problem:
             self.query_one("#ask-hint", Static).update(literal(problem, "$text-error"))

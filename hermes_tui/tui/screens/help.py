@@ -1,4 +1,4 @@
-"""What the keys do, the focused pane first."""
+"""The help: all actions with their keys, the focused pane first."""
 
 from __future__ import annotations
 

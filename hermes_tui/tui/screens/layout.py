@@ -1,4 +1,4 @@
-"""The panes of the main screen: laid out, painted as the state changes, focused."""
+"""The main screen's panes: how they are laid out, drawn and focused."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from hermes_tui.tui.widgets.training_text import waits_for
 from hermes_tui.tui.widgets.turn_view import TurnStatus
 
 TICK_S = 0.2
-"""Counted-down seconds move this often, and only while some are shown."""
+"""Seconds between updates of countdowns, which run only while one is shown."""
 
 SYSTEM_S = 2.0
-"""Machine and processes are looked at this often while they are on screen."""
+"""Seconds between samples of machine and processes, taken only while they are shown."""
 
 PAGES = frozenset({"training", "system", "logs"})
-"""Panes that have the whole screen but for the prompt while they are shown."""
+"""Panes that take the whole screen, but for the prompt."""
 
 FOCUS: dict[Scope, str] = {
     "sessions": "#sessions",
@@ -60,7 +60,7 @@ FOCUS: dict[Scope, str] = {
     "system": "#processes",
     "logs": "#log-view",
 }
-"""The widget of each pane that takes the focus."""
+"""Selector of the widget that takes the focus, by pane."""
 
 
 class PanesScreen(ActionScreen):
@@ -81,7 +81,7 @@ class PanesScreen(ActionScreen):
     def __init__(self, controller: Controller, context: AppContext) -> None:
         super().__init__(controller, context, id="main")
         self.pane: Scope = "chat"
-        """The pane that is shown where there is room for one."""
+        """The pane that a narrow terminal shows."""
         self._arrived: list[TokensSampled | EpisodeLoaded] = []
         self._changed_turns: set[str] = set()
         self._rows_changed = True
@@ -109,13 +109,13 @@ class PanesScreen(ActionScreen):
         yield TooSmallNotice()
 
     def on_mount(self) -> None:
-        """Follow the stack; the prompt has the focus."""
+        """Follow the stack, and hint at the prompt's keys."""
         self.add_class("-pane-chat")
         self.controller.notifier.listen(self._on_change)
         self.run_worker(self.controller.watch(), group="watch")
         self._ticks = self.set_interval(TICK_S, self._tick, pause=True)
         self.set_interval(SYSTEM_S, self._look_at_system)
-        self.on_descendant_focus()  # a terminal that has no focus itself gives none
+        self.on_descendant_focus()  # no focus event comes while the terminal itself has no focus
         self.paint_soon()
 
     # What arrives --------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class PanesScreen(ActionScreen):
         self.paint_soon()
 
     def _take(self, change: TokensSampled | EpisodeLoaded) -> None:
-        """Queue what concerns the shown episode; tokens of one completion are joined."""
+        """Queue changes of the shown episode; tokens of one completion are joined."""
         if isinstance(change, EpisodeLoaded):
             if change.detail.row.episode_id == self._state.shown:
                 self._arrived.append(change)
@@ -237,7 +237,8 @@ class PanesScreen(ActionScreen):
         async def follow() -> None:
             await self.controller.log.follow(process)
 
-        # Not called yet: a second press may cancel the first one's worker before it begins.
+        # A function, not a coroutine: a worker that is cancelled before it starts never calls it,
+        # while a coroutine would be reported as never awaited.
         work: WorkType[None] = follow
         self.run_worker(work, group="log", exclusive=True)
 
@@ -275,7 +276,7 @@ class PanesScreen(ActionScreen):
         self.set_focus(self.query_one(FOCUS[pane]))
 
     def _show(self, pane: Scope) -> None:
-        # Each update styles all there is: only the last change does.
+        # Each class update restyles the whole screen, so only the last change triggers one.
         self.remove_class(*(f"-pane-{scope}" for scope in PANES if scope != pane), update=False)
         self.set_class(pane in PAGES, "-page", update=False)
         self.add_class(f"-pane-{pane}")
@@ -284,7 +285,7 @@ class PanesScreen(ActionScreen):
         self._look(pane)
 
     def _look(self, pane: Scope) -> None:
-        """Read what a pane shows only while it shows it: machine and log cost something."""
+        """Follow a log and sample the machine only while they are shown: both cost time."""
         if pane not in ("system", "logs"):
             self.workers.cancel_group(self, "log")
         elif not any(w.group == "log" and w.is_running for w in self.workers if w.node is self):
@@ -292,7 +293,7 @@ class PanesScreen(ActionScreen):
             self._work(self.controller.refresh_system())
 
     def on_resize(self, event: events.Resize) -> None:
-        """Where there is room for one pane, show the one that has the focus."""
+        """In a narrow terminal show the pane that has the focus."""
         self.query_one(TooSmallNotice).fit(event.size)
         if self.scope != "prompt":
             self._show(self.scope)

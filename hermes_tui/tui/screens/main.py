@@ -1,4 +1,4 @@
-"""The main screen: what the widgets' messages and the person's actions do."""
+"""The main screen: handles the widgets' messages and the person's actions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hermes_tui.tui.widgets.token_view import TokenView
 
 
 class MainScreen(PanesScreen):
-    """Asks the controller for what the person wants."""
+    """Calls the controller for messages and actions."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen")]
 
@@ -54,13 +54,13 @@ class MainScreen(PanesScreen):
             self.query_one(Prompt).take_back(text)
 
     def on_episode_picked(self, message: messages.EpisodePicked) -> None:
-        """Open it."""
+        """Open the session or the episode."""
         self._work(self.controller.open_session(message.session_id, message.episode_id))
         if self.has_class("-narrow"):
             self.go("tokens" if message.episode_id else "chat")
 
     def on_find_requested(self, message: messages.FindRequested) -> None:
-        """Ask what to find, then go there."""
+        """Ask for a text, then go to it."""
         where = "conversation" if message.pane == "chat" else "tokens"
         views: dict[str, ChatView | TokenView] = {
             "chat": self.query_one(ChatView),
@@ -128,7 +128,7 @@ class MainScreen(PanesScreen):
             self.query_one(LogsPane).sync(self._state.log)
 
     def on_rollback_requested(self) -> None:
-        """Ask which version to go back to."""
+        """Ask for the version to roll back to."""
 
         def answer(version: int | None) -> None:
             if version is not None:
@@ -137,13 +137,13 @@ class MainScreen(PanesScreen):
         self._ask(VersionScreen(self._state), answer)
 
     def on_hold_toggled(self) -> None:
-        """Hold training, or let it go on."""
+        """Pause or resume training."""
         self._work(self.controller.toggle_training())
 
     def _ask(
         self, dialog: Dialog[ScreenResultType], answer: Callable[[ScreenResultType | None], None]
     ) -> None:
-        """Open a dialog; a key pressed twice before it is there opens one."""
+        """Open a dialog, unless one is open: a key pressed twice opens one."""
         if self.is_active:
             self.app.push_screen(dialog, answer)
 
@@ -206,10 +206,10 @@ class MainScreen(PanesScreen):
         self.go("prompt")
 
     def do_session_end(self) -> None:
-        """Ask whether to end the selected session: it can't be taken back."""
+        """Ask whether to end the selected session: that can't be undone."""
         session_id = self._state.selected
         if not session_id:
-            self._work(self.controller.end_session(session_id))  # says that there is none
+            self._work(self.controller.end_session(session_id))  # reports that no session is open
             return
 
         def answer(yes: bool | None) -> None:

@@ -1,4 +1,4 @@
-"""What is shown until the stack is ready: each process, what it does, and for how long."""
+"""The start screen: each process, what it is doing, and for how long, until the stack is ready."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from hermes_tui.tui.widgets.formatting import line, literal, state
 
 LOGO = "hermes-tui"
 TICK_S = 1.0
-"""The seconds on the screen move this often while something starts."""
+"""Seconds between updates of the seconds shown."""
 
 
 _ENDING = {"stopping", "stopped"}
-"""States of processes that go because another one failed."""
+"""States of processes that stop because another one failed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,21 +56,21 @@ class StartScreen(Screen[None]):
             yield Static(id="start-end")
 
     def on_mount(self) -> None:
-        """Let the seconds move."""
+        """Start counting the seconds."""
         self._timer = self.set_interval(TICK_S, self._draw)
         self._draw()
 
     @property
     def failed(self) -> bool:
-        """Whether there will be no stack."""
+        """True once the start has failed."""
         return bool(self._failure)
 
     def report(self, stage: StartStage) -> None:
-        """Show what a process does now."""
+        """Show a process's newest stage."""
         now = self._clock()
         entry = self._entries.setdefault(stage.process, _Entry(stage=stage, since=now))
         if entry.stage.state == "failed" and stage.state in _ENDING:
-            return  # that it failed, and why, is what the person looks for
+            return  # the failure and its reason stay in sight
         entry.stage = stage
         if stage.state in ("ready", "failed") and entry.took_s is None:
             entry.took_s = now - entry.since
@@ -79,7 +79,7 @@ class StartScreen(Screen[None]):
         self._draw()
 
     def fail(self, reason: str) -> None:
-        """Say why there is no stack."""
+        """Show why the stack did not start."""
         self._failure = reason
         if self._timer:
             self._timer.stop()

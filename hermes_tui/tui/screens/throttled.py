@@ -1,4 +1,4 @@
-"""A screen that draws what arrives, together and not too often."""
+"""A screen that draws changes together, and at a limited rate."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 PAINT_S = 1 / 10
-"""What arrives is drawn at most this often."""
+"""Least seconds between two paints."""
 
 PAINT_SHARE = 0.5
-"""Drawing what arrives takes at most this share of the time: the rest is for keys."""
+"""Largest share of the time that painting may take; the rest is for keys."""
 
 
 class ThrottledScreen(Screen[None]):
-    """Paints some time after something has changed."""
+    """Joins changes into one paint, at most ten a second."""
 
     CANVAS: ClassVar[type[Widget]]
-    """What is painted on: without it the screen is being taken down."""
+    """The widget that is drawn on. Without it the screen is being removed."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
@@ -31,7 +31,7 @@ class ThrottledScreen(Screen[None]):
         self._paint_timer: Timer | None = None
 
     def paint_soon(self) -> None:
-        """Paint at once when nothing was painted lately, else when its time has come."""
+        """Paint now, or when the interval since the last paint has passed."""
         if self._paint_timer is None and self.is_attached:
             pause = max(PAINT_S, self._paint_took_s / PAINT_SHARE)
             wait = pause - (time.monotonic() - self._painted_at)
@@ -45,7 +45,7 @@ class ThrottledScreen(Screen[None]):
         self._painted_at = time.monotonic()
         self._paint_timer = None
         try:
-            with self.app.batch_update():  # else what comes first is laid out and drawn alone
+            with self.app.batch_update():  # one layout for all changes
                 await self.paint()
         except NoMatches:
             if self.query(self.CANVAS):

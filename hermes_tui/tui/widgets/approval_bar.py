@@ -1,6 +1,6 @@
-"""The lines above the prompt that say that the agent waits for a person's word.
+"""The bar above the prompt for pending approvals.
 
-Lines, not a dialog: what is being typed stays where it is typed, and can't answer by accident.
+A bar, not a dialog: it takes no focus, so what is being typed can't answer by accident.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hermes_tui.tui.widgets.formatting import line, literal
 
 
 def seconds_left(request: PendingApproval, now: float) -> str:
-    """Return how long an answer may still take, as ``58 s``; empty when for ever."""
+    """Return the time left to answer, such as ``58 s``; empty without a deadline."""
     if request.expires_at is None:
         return ""
     return f"{max(request.expires_at - now, 0.0):.0f} s"
 
 
 class ApprovalBar(Widget):
-    """Says what the agent asks, how long it waits, and which key answers."""
+    """Shows what the agent asks, how long it waits, and which key answers."""
 
     ALLOW_SELECT = False
 
@@ -33,13 +33,13 @@ class ApprovalBar(Widget):
         self.display = False
 
     def show(self, pending: list[PendingApproval], now: float, key: str, where: str = "") -> None:
-        """Show the first question; none hides the lines.
+        """Show the first pending approval; without one the bar hides.
 
         Args:
-            pending: the open questions, the one that the key answers first.
+            pending: the approvals; the key answers the first one.
             now: seconds since the epoch.
-            key: how the key that answers is written.
-            where: where the first one is asked, when that is not what is shown.
+            key: the key that answers, as shown.
+            where: the session of the first one; empty for the open session.
         """
         self.display = bool(pending)
         if not pending:
@@ -57,7 +57,7 @@ class ApprovalBar(Widget):
             self.refresh()
 
     def render(self) -> Content:
-        """Draw the question, and below it how and until when it is answered."""
+        """Draw the question, and below it the key and the deadline."""
         width = self.content_size.width
         lines = (self._question, self._how)
         return Content("\n").join([text.truncate(width, ellipsis=True) for text in lines])

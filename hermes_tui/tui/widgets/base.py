@@ -1,4 +1,4 @@
-"""What all panes have in common: a title in the border, a scope, and actions by name."""
+"""What panes share: actions by name, scrolling without animation, a title in the border."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from hermes_tui.tui.widgets.formatting import literal
 
 
 class ActionOwner:
-    """Does the actions of the registry: ``do('score_good')`` calls ``do_score_good``."""
+    """A mixin for actions of the registry: ``do('score_good')`` calls ``do_score_good``."""
 
     def action_do(self, action_id: str, *arguments: Any) -> Awaitable[None] | None:
-        """Do an action of the registry that is this node's."""
+        """Do one of this node's actions."""
         method = getattr(self, f"do_{action_id}")
         result: Awaitable[None] | None = method(*arguments)
         return result
 
 
 class ImmediateScroll:
-    """Without animation: a key counts even if the next one, or more text, follows at once.
+    """A mixin that scrolls without animation, so that every key counts at once.
 
-    What a scroll brings about, such as to hold the end again, would break its animation off in the
-    last step, and Textual (8.2) ends with a KeyError.
+    An animation could also crash: when its last step anchors the view again, that stops the
+    animation, and Textual (8.2.8) raises KeyError. We know of no public report.
     """
 
     def scroll_to(self, x: float | None = None, y: float | None = None, **how: Any) -> None:
         """Scroll to a column and a row, now."""
         how |= {"animate": False, "immediate": True}
-        super().scroll_to(x, y, **how)  # type: ignore[misc]  # no widget, lest its style be theirs
+        super().scroll_to(x, y, **how)  # type: ignore[misc]  # a mixin: a Widget base would bring its CSS along
 
     def watch_show_vertical_scrollbar(self, shown: bool) -> None:
-        """Tell the bar where it stands: what was scrolled before it was shown it does not know."""
+        """Set the scrollbar's position: while hidden it misses scrolls (Textual 8.2.8)."""
         if shown:
             widget = cast("Widget", self)
             widget.vertical_scrollbar.position = widget.scroll_y
 
 
 def titled(widget: Widget, scope: Scope, detail: Content | str = "") -> None:
-    """Write a pane's title, and what it is about, into its border."""
+    """Show a pane's title and some detail in its border."""
     title = literal(PANES[scope], "bold")
     if detail:
         about = literal(detail) if isinstance(detail, str) else detail

@@ -1,4 +1,4 @@
-"""The conversation: turns, mounted as they are needed."""
+"""The conversation. Only the turns near the visible part are mounted."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from hermes_tui.tui.widgets.turn_view import TurnStatus, TurnView
 from hermes_tui.tui.widgets.unread_bar import UnreadBar
 
 BATCH = 10
-"""Turns that are mounted at once, at the end and whenever the person scrolls to an edge."""
+"""Turns to mount at a time: at first, and when the person scrolls to an edge."""
 
 MAX_MOUNTED = 3 * BATCH
-"""Turns that stay mounted at most."""
+"""Most turns that stay mounted."""
 
 WELCOME = "Talk to your agent."
 LEARNS = " Its model runs here,\nand learns from what you think of it."
@@ -41,11 +41,11 @@ FIRST_KEYS = (
     ("prompt_leave", "leave the prompt"),
     ("help", "all keys"),
 )
-"""What a newcomer needs: actions, and what they do in a few words."""
+"""The first actions that a newcomer needs, each with a few words."""
 
 
 def welcome(keys: Keys, *, training: bool) -> Content:
-    """Return what stands where a conversation will be, with the keys in force."""
+    """Return the text of an empty conversation, with the keys in force."""
     rows = [
         Content.assemble((f"  {label:<8} ", "bold"), word)
         for action, word in FIRST_KEYS
@@ -58,7 +58,7 @@ def welcome(keys: Keys, *, training: bool) -> Content:
 class ChatView(ActionOwner, TranscriptScroll):
     """The scrolled turns. Stays at the end until the person scrolls up; ``end`` follows again.
 
-    Of a long conversation a part is mounted; it goes on where the person scrolls to its edge.
+    Only part of a long conversation is mounted; scrolling to an edge mounts more.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("chat")]
@@ -90,7 +90,7 @@ class ChatView(ActionOwner, TranscriptScroll):
         """Show another conversation from its end.
 
         Args:
-            turns: the conversation; the list may grow, ``sync`` then mounts what is new.
+            turns: the conversation; ``sync`` mounts turns that are appended later.
         """
         async with self.changing():
             self._turns = turns
@@ -109,7 +109,7 @@ class ChatView(ActionOwner, TranscriptScroll):
         """Show turns as they are now.
 
         Args:
-            changed: ids of the turns to look at; None looks at all that are mounted.
+            changed: ids of the turns to update; None updates all that are mounted.
         """
         async with self.changing():
             views = list(self.views())
@@ -126,7 +126,7 @@ class ChatView(ActionOwner, TranscriptScroll):
     # The part that is mounted ------------------------------------------------------------------
 
     async def _open(self, first: int, end: int) -> None:
-        """Have another part of the conversation mounted."""
+        """Mount ``turns[first:end]`` instead of what is mounted."""
         with self.app.batch_update():
             self.anchor(False)
             await self.query_children(TurnView).remove()
@@ -168,7 +168,7 @@ class ChatView(ActionOwner, TranscriptScroll):
             line.update(text)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Mount what comes next when the person comes near to an edge of what is mounted."""
+        """Mount more turns when the person scrolls near an edge of the mounted ones."""
         super().watch_scroll_y(old_value, new_value)
         rows = self.size.height * NEAR
         up = new_value < old_value and new_value <= rows and self._first > 0
@@ -224,11 +224,11 @@ class ChatView(ActionOwner, TranscriptScroll):
             if holding and holding[0] is not view.chunks[0]:
                 target = holding[0]
             if wanted not in turn.text.casefold():
-                view.fold(False)  # it stands in what is folded away
+                view.fold(False)  # the match is in a folded block
         self.call_after_refresh(target.scroll_visible, animate=False, top=True, force=True)
 
     def do_chat_follow(self) -> None:
-        """Go to the newest words and stay there."""
+        """Follow the newest text."""
         if self.has_later_turns:
             self.run_worker(self.show(self._turns), group="edge")
         else:
@@ -242,13 +242,13 @@ class ChatView(ActionOwner, TranscriptScroll):
             block.fold(fold)
 
     def do_chat_copy(self) -> None:
-        """Copy the agent's last words."""
+        """Copy the agent's last reply."""
         text = next((turn.text for turn in reversed(self._turns) if turn.text), "")
         self.post_message(CopyRequested(text, "the last reply"))
 
 
 def words_of(turn: ChatTurn) -> str:
-    """Return everything that was said and done in a turn, folded or not."""
+    """Return all text of a turn, folded or not, to search in."""
     said = [turn.user_text]
     for part in turn.parts:
         if isinstance(part, ToolPart):
@@ -289,7 +289,7 @@ class ChatPane(Vertical):
         titled(self, "chat", episode + title)
 
     def count_unread(self, count: int) -> None:
-        """Say how much has arrived out of sight."""
+        """Add to the count of what arrived out of sight; following resets it."""
         unread = self.query_one(UnreadBar)
         if self.view.following:
             unread.reset()

@@ -1,4 +1,4 @@
-"""The lines at the edges of the screen: what runs, which pane, which keys."""
+"""The lines at the edges of the screen: the top bar, the pane tabs, the key hints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hermes_tui.tui.widgets.formatting import line, literal, state
 from hermes_tui.tui.widgets.training_text import waits_for
 
 MIN_SIZE = Size(60, 20)
-"""The least terminal in which there is something to see."""
+"""The smallest terminal that the screen is drawn in."""
 
 
 class TopBar(Widget):
@@ -62,7 +62,7 @@ class TopBar(Widget):
         return line(f"{sign} trainer: {waits_for(view.trainer)}", "dim")
 
     def render(self) -> Content:
-        """Draw both ends; the left one gives way."""
+        """Draw both ends; the left one is cut first."""
         width = self.content_size.width
         right = self._right.truncate(width, ellipsis=True)
         left = self._left.truncate(max(width - right.cell_length - 1, 0), ellipsis=True, pad=True)
@@ -75,7 +75,7 @@ def clickable(text: str, call: str, style: str = "") -> Content:
 
 
 class PaneTabs(Static):
-    """The panes' names, where there is room for one pane at a time."""
+    """The panes' names, as tabs."""
 
     BINDINGS: ClassVar[list[BindingType]] = []
     pane: reactive[Scope] = reactive[Scope]("chat")
@@ -84,7 +84,7 @@ class PaneTabs(Static):
         super().__init__(id="tabs")
 
     def render(self) -> Content:
-        """Draw the names; the shown one stands out."""
+        """Draw the tabs; the shown one is reversed."""
         tabs = [
             clickable(
                 f" {title} ",
@@ -119,7 +119,7 @@ class Hints(Widget):
             self.refresh()
 
     def render(self) -> Content:
-        """Draw the hints that fit whole; the last one, help, always does."""
+        """Draw the hints that fit whole, and always the last one, help."""
         width, shown = self.content_size.width, list(self._hints)
         gap = Content("  ")
         while len(shown) > 1 and gap.join(shown).cell_length > width:
@@ -128,7 +128,7 @@ class Hints(Widget):
 
 
 class TooSmallNotice(Static):
-    """Lies over everything while the terminal is too small; what is typed still arrives."""
+    """Covers everything while the terminal is too small; keys still reach the focused widget."""
 
     def __init__(self) -> None:
         text = f"hermes-tui needs {MIN_SIZE.width} columns and {MIN_SIZE.height} rows"

@@ -1,4 +1,4 @@
-"""The one way in which text of others, and states, get onto the screen."""
+"""How untrusted text, states and numbers are shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GLYPHS = {
     "trained": "●",
     "dropped": "✗",
 }
-"""A sign of one cell for each state; its word always stands beside it."""
+"""A one-cell glyph for each state; its word is always shown beside it."""
 
 TONES = {
     "starting": "$text-warning",
@@ -36,26 +36,26 @@ TONES = {
     "trained": "$text-success",
     "dropped": "$text-error",
 }
-"""The theme's colour of each state; the others have the text's own."""
+"""The theme's colour of each state; other states have the text's colour."""
 
 PART = " · "
-"""Stands between the parts of a line."""
+"""Separates the parts of a line."""
 
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def literal(text: str, style: str = "") -> Content:
-    """Return text of others as content: never markup, without control and direction characters."""
+    """Return untrusted text as content: no markup, no control or direction characters."""
     return Content.styled(clean(text), style) if style else Content(clean(text))
 
 
 def line(text: str, style: str = "") -> Content:
-    """Return text of others as content of one line, its white space made single spaces."""
+    """Return untrusted text as content of one line; runs of white space become one space."""
     return literal(one_line(text), style)
 
 
 def state(word: str, shown: str = "") -> Content:
-    """Return a state's sign and word, in its colour.
+    """Return a state's glyph and word, in its colour.
 
     Args:
         word: the state.
@@ -65,9 +65,7 @@ def state(word: str, shown: str = "") -> Content:
 
 
 def by_parts(content: Content, width: int) -> Content:
-    """Return content broken between the parts that ``·`` sets apart, where one line is too short.
-
-    So no number is parted from its unit while there is room for both.
+    """Return content wrapped between its parts, so that no number is split from its unit.
 
     Args:
         content: parts with `` · `` between them.

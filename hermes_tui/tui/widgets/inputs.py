@@ -1,4 +1,4 @@
-"""Fields that do what is typed in the order in which it was typed."""
+"""Text fields that handle keys in the order of typing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from textual.widgets import Input
 
 
 async def act_in_order(field: Widget, event: events.Key) -> None:
-    """Do at once what a text field has bound a key to.
+    """Run a text field's binding for a key at once.
 
-    Textual does it when the key has bubbled up to the app, and by then letters that were typed
-    after it are in the text. While the screen is busy, or over a slow line, backspace would take
-    the wrong one.
+    Textual (8.2.8) runs it when the key has bubbled up to the app. By then letters that were typed
+    after it are in the text: backspace would delete the wrong one. Reported as
+    https://github.com/Textualize/textual/issues/6605.
     """
     active = field.screen.active_bindings.get(event.key)
     if not active or active.node is not field or not active.enabled or event.is_printable:
@@ -23,8 +23,8 @@ async def act_in_order(field: Widget, event: events.Key) -> None:
 
 
 class Field(Input):
-    """A line of text."""
+    """A one-line text field."""
 
     async def on_key(self, event: events.Key) -> None:
-        """Keep the order of keys."""
+        """Handle keys in the order of typing."""
         await act_in_order(self, event)

@@ -1,4 +1,4 @@
-"""The log of one process: follows, finds, filters; draws lines, not widgets."""
+"""The log of one process: follow, find, filter. Lines are drawn without widgets."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ LEVELS = {
     "WARNING": "logs--warning",
     "DEBUG": "logs--dim",
 }
-"""Component class of a line by the word that it contains among its first words."""
+"""Component class of a line by a word near its beginning."""
 
 LEVEL_CHARS = 60
-"""How far into a line its level may stand: after the time, before the logger's words."""
+"""The level is searched in this many characters: after the time, before the message."""
 
 
 _TIME = re.compile(r"\d{4}-(\d\d-\d\d)T(\d\d:\d\d:\d\d)\S*")
 
 
 def brief(text: str, newest: str) -> str:
-    """Return a line with the time of day alone, but on another day than the newest line's.
+    """Return a line with a short time: without the date if it is the newest line's.
 
-    Narrow terminals would show the time and little else; find, filter and copy know it whole.
+    A full time would fill a narrow terminal. Find, filter and copy use the full line.
     """
     time = _TIME.match(text)
     if time is None:
@@ -57,7 +57,7 @@ class LogView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
     """Draws the kept lines that match the filter.
 
     Follows the newest line until the person scrolls up; ``end`` follows again. While it does not
-    follow, what is read stays where it is, even when older lines fall out of the buffer.
+    follow, the lines in view stay in place, even when older lines leave the buffer.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {*LEVELS.values(), "logs--found", "logs--current"}
@@ -68,11 +68,11 @@ class LogView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
         super().__init__(id="log-view")
         self.log_lines = LogLines()
         self.filter = ""
-        """Only lines that contain it are shown; case does not count."""
+        """Only lines that contain it are shown, ignoring case."""
         self.search_text = ""
-        """What is looked for; every match is marked."""
+        """The text to find; every match is highlighted."""
         self.current: int | None = None
-        """The number of the line that the search stands on."""
+        """Number of the current match's line; None without one."""
         self.num_unread = 0
         """Lines that arrived out of sight."""
         self._shown: list[int] = []
@@ -85,11 +85,11 @@ class LogView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
         return len(self._shown)
 
     def on_mount(self) -> None:
-        """Learn of each layout."""
+        """Be called after each layout."""
         self.screen.screen_layout_refresh_signal.subscribe(self, self._stay, immediate=True)
 
     def _stay(self, _: Screen[object]) -> None:
-        """Stay at the end while following: less room, or a scrollbar, puts it out of sight."""
+        """Stay at the end while following: a smaller view or a scrollbar would hide it."""
         if self.following and self.scroll_offset.y < self.max_scroll_y:
             self.scroll_to(y=self.max_scroll_y, force=True)
 
@@ -188,7 +188,7 @@ class LogView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
             self.following = False
 
     def do_logs_follow(self) -> None:
-        """Go to the newest line and stay there."""
+        """Follow the newest line."""
         self.num_unread = 0
         self.following = True
         self.scroll_to(y=len(self._shown), force=True)

@@ -1,4 +1,4 @@
-"""Where a long reply is cut into pieces, so that what it costs to add a word stays the same."""
+"""Splits a long reply into chunks, so that the cost of adding a word does not grow with it."""
 
 from __future__ import annotations
 
@@ -8,50 +8,49 @@ from dataclasses import dataclass
 from typing import Literal
 
 CHUNK_CHARS = 1_000
-"""A piece ends with the first paragraph after this much: what arrives costs Textual a look at
-every paragraph of its piece."""
+"""A chunk ends with the first paragraph after this many characters: each append makes Textual
+visit every paragraph of the chunk."""
 
 LIST_CHARS = 500
-"""A list is cut between two items after this much: Textual draws a growing list all anew."""
+"""A list is split between two items after this many: Textual redraws a growing list as a whole."""
 
 BLOCK_CHARS = 2_000
-"""Code, a table or a paragraph that is longer is cut at one of its lines: each is highlighted and
-wrapped anew as a whole while it grows."""
+"""Longer code, tables and paragraphs are split at a line: Textual highlights and wraps each of them
+as a whole while it grows."""
 
 STUBBORN_CHARS = 8_000
-"""After this much a piece ends wherever it may be."""
+"""After this many characters a chunk ends anywhere."""
 
 Kind = Literal["start", "paragraph", "block", "item", "line", "code"]
 
 _PARAGRAPH = re.compile(r"[^\s\-*+>|=\d]")
-"""How a line begins that is no part of what stands above it: of a list, a quote, a table."""
+"""The beginning of a line that does not continue a list, a quote or a table."""
 
 _ITEM = re.compile(r"(?:([-*+])|\d{1,9}([.)]))[ \t]")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HEAD = re.compile(r"\|.*\n\|[\s:|-]+\n")
 _STOP = re.compile(r"(?:[.!?:;,] |[。！？；，])(?=[^\W\d_])")
-"""Where a sentence may be cut so that what follows is read as a paragraph."""
+"""Where a sentence may end a chunk: what follows parses as a paragraph."""
 
 _BEGINNING_CHARS = 12
-"""So much of a line tells what it is."""
+"""Characters that show what kind of line it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkStart:
-    """Where a piece of a reply begins."""
+    """The start of a chunk of a reply."""
 
     offset: int = 0
-    """Its first character."""
+    """Index of its first character."""
     kind: Kind = "start"
-    """What it begins with. A block (a heading, code) brings the room above it; an item, a line and
-    code go on with what the piece above ends with."""
+    """What it begins with. A block (a heading, code) has its own space above. An item, a line and
+    code continue what the chunk before ends with."""
     prefix: str = ""
-    """What stands before its text, so that it is read as what it is: the line that opened a fence,
-    the head of a table."""
+    """Put before its text so that it parses alone: a fence's first line, a table's head."""
 
 
 def chunk_starts(text: str) -> list[ChunkStart]:
-    """Return where each piece of a reply begins."""
+    """Return the start of each chunk of a reply."""
     found = [ChunkStart()]
     while (start := next_chunk_start(text, found[-1])) is not None:
         found.append(start)
@@ -59,16 +58,16 @@ def chunk_starts(text: str) -> list[ChunkStart]:
 
 
 def next_chunk_start(text: str, chunk: ChunkStart) -> ChunkStart | None:
-    """Return where the piece after the one that begins at a border begins.
+    """Return the start of the chunk after one; None while that one may still grow.
 
-    A border that was found stays where it is when the text grows.
-
-    Returns: None while the piece goes on.
+    A start that was returned once stays the same when the text grows.
     """
     scan = _ChunkScanner(chunk)
     for at, line in _lines(text, chunk.offset):
         if at > chunk.offset:
-            known = STUBBORN_CHARS if scan.fence else _BEGINNING_CHARS  # may the fence close here?
+            known = (
+                STUBBORN_CHARS if scan.fence else _BEGINNING_CHARS
+            )  # a shorter line may still close the fence
             if not line.endswith("\n") and len(line) < known:
                 return None
             if found := scan.next_start(line, at - chunk.offset):
@@ -90,21 +89,21 @@ def _lines(text: str, start: int) -> Iterator[tuple[int, str]]:
 
 
 class _ChunkScanner:
-    """What is known of a piece at one of its lines."""
+    """The parser's state at a line of a chunk: inside a fence, a list or a table."""
 
     def __init__(self, chunk: ChunkStart) -> None:
         self.fence = chunk.prefix if chunk.kind == "code" else ""
-        """The line that opened the code that goes on here; empty outside code."""
+        """The line that opened the code block around this line; empty outside code."""
         self._head = "" if self.fence else chunk.prefix
         self._above = ""
         self._item = ""
 
     def next_start(self, line: str, size: int) -> tuple[Kind, str] | None:
-        """Return what a piece that begins with a line is and is led by; None for no border here.
+        """Return kind and prefix of a chunk that starts at a line; None if none may start there.
 
         Args:
-            line: the line, or enough of it.
-            size: characters of the piece so far.
+            line: the line, or at least its beginning.
+            size: characters of the chunk so far.
         """
         if self.fence:
             return ("code", self.fence) if size >= BLOCK_CHARS and not self._closes(line) else None
@@ -122,7 +121,7 @@ class _ChunkScanner:
         return ("line", "") if size >= STUBBORN_CHARS else None
 
     def within(self, line: str, size: int) -> int | None:
-        """Return where a line that is too long is cut; None where it is not."""
+        """Return where a line that is too long is split; None if it is not."""
         spare = STUBBORN_CHARS - size
         if not self.fence and not line.startswith("|"):
             for stop in _STOP.finditer(line, BLOCK_CHARS):
@@ -131,7 +130,7 @@ class _ChunkScanner:
         return spare if 0 < spare < len(line) else None
 
     def take(self, line: str) -> None:
-        """Go on behind a line."""
+        """Advance past a line."""
         if self.fence:
             self.fence = "" if self._closes(line) else self.fence
         elif _FENCE.match(line):
@@ -152,12 +151,12 @@ class _ChunkScanner:
 
 
 def _marker(line: str) -> str:
-    """Return what marks a line as an item of a list, without its number; empty for other lines."""
+    """Return a list item's marker without its number; empty for other lines."""
     found = _ITEM.match(line)
     return found[1] or found[2] if found else ""
 
 
 def _is_balanced(text: str) -> bool:
-    """Return whether code, bold words and links that begin in a text also end there."""
+    """True when all code, bold text and links that begin in a text also end in it."""
     even = text.count("`") % 2 == 0 and text.count("**") % 2 == 0
     return even and text.count("[") == text.count("]")

@@ -15,21 +15,21 @@ from hermes_tui.core.sanitize import clean
 from hermes_tui.tui.widgets.markdown_chunks import ChunkStart
 
 GUESSED_WIDTH = 60
-"""Characters that a line is taken to have as long as it has not been drawn."""
+"""Assumed characters per line of a chunk that was never drawn."""
 
 MERGED_CHARS = 8_000
-"""Sleeping chunks are joined to one until it has this much."""
+"""Sleeping chunks are merged up to this many characters."""
 
 
 def _parser() -> MarkdownIt:
-    # Tags in literal text are text: as HTML they would vanish from the reply.
+    # HTML tags in a reply are shown as text: as HTML they would vanish.
     parser = MarkdownIt("gfm-like", {"html": False})
     parser.core.ruler.push("kept_lines", _keep_lines)
     return parser
 
 
 def _keep_lines(state: StateCore) -> None:
-    """Have each line of a paragraph stay one: models write verses, and wrap nothing by hand."""
+    """Keep line breaks within a paragraph: models write verses, and do not wrap lines by hand."""
     for token in state.tokens:
         for part in token.children or ():
             if part.type == "softbreak":
@@ -40,20 +40,22 @@ _Paragraph = Markdown.BLOCKS["paragraph_open"]
 
 
 class Paragraph(_Paragraph):  # type: ignore[valid-type, misc]
-    """Words between two blank lines."""
+    """A paragraph that does not lay out the screen when it grows."""
 
-    virtual_size = var(Size(0, 0))  # Textual's own has all laid out again when it grows
+    virtual_size = var(
+        Size(0, 0)
+    )  # Textual's own (8.2.8) lays out the whole screen whenever it grows
 
 
 class ReplyChunk(Markdown):
-    """A chunk of a reply; grows without being parsed anew, and can sleep while out of sight.
+    """One chunk of a reply. Text is appended without parsing it all again.
 
-    While it sleeps it has no paragraphs, only their height.
+    Out of sight it can sleep: its paragraphs are removed, and their height is kept.
 
     Args:
-        start: where in its part of the turn it begins.
-        text: the words of that part that are there already, from its beginning to the chunk's end.
-        asleep: whether it begins asleep; its height is then a guess.
+        start: where it begins in its part of the turn.
+        text: that part's text so far, from its beginning to the end of this chunk.
+        asleep: True to start asleep; the height is then estimated.
     """
 
     BLOCKS = {**Markdown.BLOCKS, "paragraph_open": Paragraph}  # noqa: RUF012  (Textual's own)
@@ -69,11 +71,11 @@ class ReplyChunk(Markdown):
         )
         self.start = start
         self.end = max(len(text), start.offset)
-        """Where in its part it ends."""
+        """Index in its part at which it ends."""
         self.asleep = asleep
-        """Whether its paragraphs are left out."""
+        """True while its paragraphs are removed."""
         self.words = words
-        """What it draws, whether it sleeps or not."""
+        """Its Markdown source, asleep or not."""
         self._turning = asyncio.Lock()
         self._ended = False
         self._cut_code = False
@@ -85,10 +87,11 @@ class ReplyChunk(Markdown):
             self.styles.height = self._rows
 
     def update(self, markdown: str) -> AwaitComplete:
-        """Draw other words, by appending them to none.
+        """Replace the text, by clearing it and appending.
 
-        After an update of its own Textual (8.2) does not know where the last block begins: what is
-        appended then takes the beginning of a list or table away.
+        After Textual's own update (8.2.8) it does not know where the last block begins, and the
+        next append cuts off the beginning of a list or table. We know of no report of this;
+        https://github.com/Textualize/textual/issues/5988 was its like, for the constructor.
         """
 
         async def draw() -> None:
@@ -98,7 +101,7 @@ class ReplyChunk(Markdown):
         return AwaitComplete(draw())
 
     async def grow(self, text: str) -> None:
-        """Show its part of the turn up to where the text ends; a beginning is shown already."""
+        """Append what the part's text has beyond the end of this chunk."""
         async with self._turning:
             delta, self.end = clean(text[self.end :]), max(self.end, len(text))
             self.words += delta
@@ -106,26 +109,26 @@ class ReplyChunk(Markdown):
                 await self.append(delta)
 
     def end_at(self, start: ChunkStart) -> None:
-        """Take note of what comes after it."""
+        """Note that it is complete, and which chunk follows."""
         self._ended, self._cut_code = True, start.kind == "code"
         self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return the height without the room below the last block: what follows has its own."""
+        """Return the height without the margin below the last block: the next chunk has its own."""
         height = super().get_content_height(container, viewport, width)
         last = next(iter(self.children[-1:]), None)
         room = last.styles.margin.bottom if last else 0
         return max(height - room - self._cut_code, 0)
 
     async def sleep(self) -> None:
-        """Leave the paragraphs out, and keep their room."""
+        """Remove the paragraphs, and keep their height."""
         async with self._turning:
             width = self.content_size.width
             if self.asleep or not width:
                 return
             self.asleep = True
             with self.app.batch_update():
-                # Its size is of the last layout; it may have grown since.
+                # The size is that of the last layout; it may have grown since.
                 self._rows = self.get_content_height(self.container_size, self.app.size, width)
                 self.styles.height = self._rows
                 await self.remove_children()
@@ -141,13 +144,13 @@ class ReplyChunk(Markdown):
             self.asleep = False
 
     def can_merge(self, following: ReplyChunk) -> bool:
-        """Return whether it can draw what the following chunk of its part draws, too."""
+        """True if it may take over the text of the following chunk."""
         asleep = self.asleep and following.asleep
-        ended = self._ended and following._ended  # the last chunk of a part stays: it may grow
+        ended = self._ended and following._ended  # the last chunk of a part may still grow
         return asleep and ended and following.end - self.start.offset <= MERGED_CHARS
 
     async def merge(self, following: ReplyChunk) -> None:
-        """Draw what the following chunk draws, and remove that; both are asleep."""
+        """Take over the following chunk's text, and remove it; both are asleep."""
         self.words += following.words.removeprefix(clean(following.start.prefix))
         self.end, self._cut_code = following.end, following._cut_code
         self._rows += following._rows + (following.start.kind == "paragraph")
@@ -156,7 +159,7 @@ class ReplyChunk(Markdown):
             await following.remove()
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
-        """Open links to the web only: a reply may name anything."""
+        """Open web links only: a reply may contain any URL scheme."""
         event.stop()
         if event.href.startswith(("https://", "http://")):
             self.app.open_url(event.href)

@@ -1,4 +1,4 @@
-"""A plot of one number, or two, over the steps."""
+"""A trend plot: one or two numbers over the training steps."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from textual_plotext import PlotextPlot
 from hermes_tui.tui.widgets.formatting import number
 
 MAX_POINTS = 120
-"""Steps that are drawn: two for each column of dots are all that a plot can show."""
+"""Newest steps to draw: two for each of 60 columns, as many as a plot can show."""
 
 LABEL_CELLS = 6
 """Width of the labels at the left, so that plots above each other line up."""
 
 AXIS_HEIGHT = 7
-"""Rows from which on there is room for the numbers of the steps."""
+"""Least height, in rows, that leaves room for step numbers under the plot."""
 
 Points = Sequence[tuple[int, float]]
 """Step and value, in order of the steps."""
 
 
 class TrendPlot(Vertical):
-    """A title with the newest value, over a plot; drawn anew only when its points change.
+    """A title with the newest value, over a plot that is redrawn only when its points change.
 
     Args:
         title: the number's name.
-        second: the name of the number that is drawn beside it; empty for none.
-        low: value at the bottom; None is the least there is.
-        high: value at the top; None is the greatest there is.
+        second: the name of the second number; empty for none.
+        low: value at the bottom, or the lowest point if that is lower; None is the lowest point.
+        high: value at the top, or the highest point if that is higher; None is the highest point.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"trend--first", "trend--second"}
@@ -56,7 +56,7 @@ class TrendPlot(Vertical):
         yield plot
 
     def show(self, first: Points, second: Points = ()) -> None:
-        """Show these points; a value that is not a number is a gap."""
+        """Show these points; NaN values are left out."""
         points = tuple(
             [(step, value) for step, value in series if value == value][-MAX_POINTS:]
             for series in (first, second)
@@ -97,14 +97,16 @@ class TrendPlot(Vertical):
         values = [value for _, value in (*first, *second)]
         low = min(values) if self._low is None else min(self._low, *values)
         high = max(values) if self._high is None else max(self._high, *values)
-        if high <= low:  # one value: it stands in the middle, and nothing at the bottom
+        if high <= low:  # equal values are drawn in the middle, zeros at the bottom
             margin = abs(low) / 2
             low, high = (low - margin, high + margin) if margin else (0.0, 1.0)
         for points, name in ((second, "second"), (first, "first")):
             if points:
                 colour = self.get_component_styles(f"trend--{name}").color.rgb
                 steps, drawn = [step for step, _ in points], [value for _, value in points]
-                marker = "braille" if len(points) > 1 else "dot"  # one fine dot is hardly seen
+                marker = (
+                    "braille" if len(points) > 1 else "dot"
+                )  # a single braille dot is hard to see
                 plot.plt.plot(steps, drawn, marker=marker, color=colour)
         begin, end = first[0][0], first[-1][0]
         plot.plt.xlim(begin, max(end, begin + 1))

@@ -1,4 +1,4 @@
-"""Where the person types to the agent."""
+"""The prompt: where the person types to the agent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hermes_tui.tui.widgets.base import ActionOwner
 from hermes_tui.tui.widgets.inputs import act_in_order
 
 MAX_HISTORY = 100
-"""Messages that the up key brings back."""
+"""Messages that the up key can recall."""
 
 
 class Prompt(ActionOwner, TextArea):
@@ -22,7 +22,7 @@ class Prompt(ActionOwner, TextArea):
 
     Args:
         keys: those in force.
-        leave: gives the keys to something else, at once: what is typed next is not for the prompt.
+        leave: moves the focus away, at once: the next key is not for the prompt.
     """
 
     def __init__(self, keys: Keys, leave: Callable[[], None]) -> None:
@@ -41,7 +41,7 @@ class Prompt(ActionOwner, TextArea):
         self._recalled = 0
 
     def do_prompt_send(self) -> None:
-        """Send what was typed, unless its last line ends in a backslash or it is blank."""
+        """Send the text, unless it is blank or the line ends in a backslash."""
         row, column = self.cursor_location
         if self.document.get_line(row)[:column].endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column))
@@ -58,13 +58,13 @@ class Prompt(ActionOwner, TextArea):
         self._leave()
 
     def sent(self, text: str) -> None:
-        """Empty the prompt: its text was sent, and what is typed from now on is another one."""
+        """Clear the prompt after its text was sent, and remember the text."""
         self._history = [*self._history[-MAX_HISTORY + 1 :], text]
         self._recalled = 0
         self.clear()
 
     def take_back(self, text: str) -> None:
-        """Have a text again that could not be sent, before what was typed since."""
+        """Put back a text that could not be sent, before what was typed since."""
         if self._history[-1:] == [text]:
             self._history.pop()
         self.insert(text, (0, 0))
@@ -72,16 +72,17 @@ class Prompt(ActionOwner, TextArea):
     def scroll_cursor_visible(self, center: bool = False, animate: bool = False) -> Offset:
         """Scroll to the cursor, unless its line is gone.
 
-        To undo moves it only after the size is fitted, and Textual (8.2) ends with a ValueError.
+        Undo in Textual 8.2.8 updates the size before it moves the cursor back, and then raises
+        ValueError: https://github.com/Textualize/textual/issues/6686.
         """
         if self.cursor_location[0] >= self.document.line_count:
             return Offset()
         return super().scroll_cursor_visible(center, animate)
 
     async def on_key(self, event: events.Key) -> None:
-        """Do the prompt's own actions, and bring back earlier messages from the edges.
+        """Do the prompt's actions; at the first and last line, recall earlier messages.
 
-        Here and not by bindings, as in every field: see ``act_in_order``.
+        Bindings would run too late: see ``act_in_order``.
         """
         if action := self._keys.action("prompt", event.key):
             self.action_do(action.id)
@@ -92,7 +93,7 @@ class Prompt(ActionOwner, TextArea):
         event.stop()
 
     def _recall(self, key: str) -> bool:
-        """Bring back an earlier or a later message; return whether the key is used for that."""
+        """Recall an earlier or a later message; return whether the key did."""
         row, last_row = self.cursor_location[0], self.document.line_count - 1
         if key == "up" and row == 0:
             by = 1

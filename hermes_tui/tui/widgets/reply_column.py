@@ -1,4 +1,4 @@
-"""One of several replies that are compared."""
+"""One of the replies on the compare screen."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ WAITING = "waits for your message"
 
 
 class ReplyColumn(TranscriptScroll):
-    """A numbered reply as it streams; stays at its end until the person scrolls up.
+    """A numbered reply as it streams; follows its end until the person scrolls up.
 
     Args:
-        index: its index, from 0.
+        index: its index among the siblings, from 0.
     """
 
     def __init__(self, index: int) -> None:
@@ -46,7 +46,7 @@ class ReplyColumn(TranscriptScroll):
         self.entitle(sign, word, picked=picked)
 
     def entitle(self, sign: str, word: str, *, picked: bool) -> None:
-        """Write number, state and whether it is picked into the border."""
+        """Show number, state and whether it is picked in the border."""
         self.set_class(picked, "-picked")
         self.border_title = Content.assemble(
             (f"{self.index + 1}", "bold"), literal(f" {sign} {word}")
@@ -54,5 +54,5 @@ class ReplyColumn(TranscriptScroll):
         self.border_subtitle = Content.styled("✓ picked", "bold") if picked else ""
 
     def on_click(self) -> None:
-        """Tell that it was clicked: that picks it."""
+        """Report the click, which picks it."""
         self.post_message(SiblingClicked(self.index))

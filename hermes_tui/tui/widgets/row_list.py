@@ -1,4 +1,4 @@
-"""A list of one-line rows with a cursor that stays on its row, whatever arrives above it."""
+"""A list of one-line rows. The cursor stays on its row when rows arrive above it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Row:
     """One row of a list."""
 
     key: str
-    """Names the row across updates."""
+    """Identifies the row across updates."""
     left: Content
-    """What it says; cut where there is no room."""
+    """Its text; cut if there is no room."""
     right: Content = EMPTY_CONTENT
-    """What stands at the right edge; always whole."""
+    """Text at the right edge; never cut."""
     selectable: bool = True
     """Whether the cursor may stand on it."""
 
 
 class RowList(ImmediateScroll, ScrollView, can_focus=True):
-    """Draws rows; its owner gives them with ``show``."""
+    """Draws the rows that its owner passes to ``show``."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"rows--cursor"}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -51,7 +51,7 @@ class RowList(ImmediateScroll, ScrollView, can_focus=True):
         self.cursor_key = ""
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Show these rows; the cursor stays on its key, the scroll where it is."""
+        """Show these rows; cursor and scroll position stay."""
         if list(rows) == list(self.rows):
             return
         gone = self._cursor_index()
@@ -84,7 +84,7 @@ class RowList(ImmediateScroll, ScrollView, can_focus=True):
         style = base
         if row.key == self.cursor_key and self.has_focus:
             style += self.get_visual_style("rows--cursor")
-            line = Content(line.plain)  # its own colours were chosen for another background
+            line = Content(line.plain)  # the row's colours suit the normal background only
         return _strip(line, width, style)
 
     def action_move(self, by: int) -> None:

@@ -1,4 +1,4 @@
-"""Every session and its episodes: state, reward, version, age."""
+"""The list of sessions and their episodes: state, reward, version, age."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hermes_tui.tui.widgets.formatting import age, literal, signed, state
 from hermes_tui.tui.widgets.row_list import Row, RowList
 
 MAX_EPISODES = 3
-"""Episodes that a session shows which is not the open one."""
+"""Newest episodes to show of a session that is not open."""
 
 
 ROOMY_CELLS = 32
-"""From this width on a session's age has room beside its word, and words replace signs."""
+"""Least width that has room for a session's age beside its state, and for words like “behind”."""
 
 AGES_S = 30.0
-"""Ages are looked at this often; the smallest unit is a minute."""
+"""Seconds between updates of ages, whose smallest unit is a minute."""
 
 
 class SessionsPane(ActionOwner, RowList):
@@ -87,7 +87,7 @@ class SessionsPane(ActionOwner, RowList):
         titled(self, "sessions", count + about if ordered else "")
 
     def _matches(self, view: ViewState, session_id: str) -> bool:
-        """Whether a session, by what its rows say, is listed."""
+        """True when the text of a session's rows contains the filter."""
         if not self._filter:
             return True
         said = [view.title(session_id), session_id, view.sessions[session_id].group_id]
@@ -102,7 +102,7 @@ class SessionsPane(ActionOwner, RowList):
         self.post_message(FilterRequested(self._filter))
 
     def filter(self, text: str, view: ViewState) -> None:
-        """List only the sessions whose rows hold a text; an empty one lists all."""
+        """List only the sessions whose rows contain a text; empty lists all."""
         self._filter = text.strip()
         self.sync(view)
 
@@ -122,7 +122,7 @@ _EMPTY = Row(key="", left=Content.styled("  none yet", "dim"), selectable=False)
 
 
 def _now(view: ViewState, session: SessionRow) -> tuple[str, str]:
-    """Return the sign and the word of what a session does now."""
+    """Return the glyph and the word of a session's state."""
     if any(ask.session_id == session.session_id for ask in view.pending_approvals.values()):
         return "◆", "asks"
     if view.running_turn(session.session_id) is not None:

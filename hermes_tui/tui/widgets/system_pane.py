@@ -31,14 +31,14 @@ from hermes_tui.tui.widgets.row_list import Row, RowList
 GAUGE_CELLS = 20
 ABOUT_CELLS = 34
 SPARKS = 30
-"""Samples that a sparkline shows: a minute of them."""
+"""Newest samples in a sparkline: one minute."""
 
 WIDE_CELLS = 70
-"""From this width on a row has room for process id and CPU use too."""
+"""Least width that has room for process id and CPU use."""
 
 
 class ProcessTree(ActionOwner, RowList):
-    """One row per process, under those that they belong to."""
+    """One row per process, as a tree."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("system")]
 
@@ -78,7 +78,7 @@ class SystemPane(Vertical):
         titled(self, "system")
 
     def on_resize(self, _: events.Resize) -> None:
-        """Use the room there is."""
+        """Lay out again at the new size."""
         self.sync(self._view)
 
     @property
@@ -99,14 +99,14 @@ class SystemPane(Vertical):
         head = self.query_one("#processes-head", Static)
         head.update(_head(roomy))
         self.processes.show([*_rows(view, last, roomy)])
-        self._take_no_more_than_it_fills(machine)
+        self._limit_height(machine)
         processes = view.processes.values()
         ready = sum(process.state == "ready" for process in processes)
         memory = size(sum(process.rss_bytes or 0 for process in processes))
         titled(self, "system", f"{ready} of {len(processes)} ready · {memory}" if processes else "")
 
-    def _take_no_more_than_it_fills(self, machine: Static) -> None:
-        """Leave the rest of the room to the log, where that is below."""
+    def _limit_height(self, machine: Static) -> None:
+        """On a wide page take only the rows in use: the log below gets the rest."""
         above = str(machine.content).count("\n") + 1 + machine.styles.margin.height + 1
         all_of_it = above + len(self.processes.rows) + self.gutter.height
         self.styles.max_height = all_of_it if self.screen.has_class("-wide") else None
@@ -118,11 +118,11 @@ class SystemPane(Vertical):
 def describe_machine(
     samples: Sequence[SystemSample], processes: Iterable[ProcessStatus] = ()
 ) -> Content:
-    """Return what the machine does.
+    """Return CPU, memory, disk and GPU use as text.
 
     Args:
-        samples: oldest first; the last one is now.
-        processes: whose names stand in for their process ids on the GPUs.
+        samples: oldest first; the last one is current.
+        processes: their names replace process ids in the GPU lines.
     """
     now = samples[-1]
     load = " ".join(f"{value:.2f}" for value in now.load_average or ())
@@ -235,15 +235,15 @@ class Branch:
     """One line of the tree."""
 
     stem: str
-    """The lines that lead to it."""
+    """The tree lines before the label."""
     label: str
-    """The process's name, or that of a pair."""
+    """Name of the process or of the pair."""
     process: ProcessStatus | None = None
     """None for a pair, which is two processes."""
 
 
 def branches(processes: Sequence[ProcessStatus]) -> list[Branch]:
-    """Return the processes below the supervisor as a tree; a pair holds its two.
+    """Return the processes below the supervisor as a tree; a pair has two children.
 
     The gateway comes first, then the router, the pairs, trainer and learner, then any other.
     """

@@ -1,6 +1,6 @@
-"""Tokens laid out in lines: what the token view draws, without drawing it.
+"""Lays tokens out in lines for the token view; draws nothing itself.
 
-A bounded buffer: the oldest tokens go when it is full, and how many went is counted.
+A bounded buffer: when it is full the oldest tokens are dropped, and counted.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from hermes_tui.core.models import CompletionRow, EpisodeDetail, Token
 from hermes_tui.core.sanitize import visible
 
 CAPACITY = 20_000
-"""Tokens that one view keeps; about 60 screens of a large terminal."""
+"""Most tokens that a view keeps: about 60 screens of a large terminal."""
 
 LEVEL_BOUNDS = (0.8, 0.4, 0.15, 0.04)
-"""Probabilities below which a token is one level more surprising."""
+"""Each probability that a token is below makes it one level more surprising."""
 
 SURPRISING = 3
-"""Level from which on a token counts as unlikely: below 0.15."""
+"""Least level of an unlikely token: a probability below 0.15."""
 
 _SPARE_FRAC = 0.1
-"""Share of the capacity that goes at once when it is full, so that not every token moves all."""
+"""Share of the capacity to drop when it is full, so that dropping is rare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class Break:
     """A rule between tokens that do not follow each other."""
 
     label: str
-    """Why they do not."""
+    """The reason, as shown."""
     differs: bool = False
-    """Whether the token after it is the first that differs from what was recorded before."""
+    """True if the token after it is the first that differs from the earlier recording."""
 
 
 Item = Token | Break
@@ -49,9 +49,9 @@ class Run:
     text: str
     """Its visible text, or the part of it on this line."""
     column: int
-    """Where it begins, in cells."""
+    """Its first cell."""
     width: int
-    """How wide it is, in cells."""
+    """Its width in cells."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,15 +63,15 @@ class Line:
     width: int = 0
     """Cells in use."""
     sampled: bool = False
-    """Whether any of its tokens was sampled."""
+    """True if any of its tokens was sampled."""
     label: str = ""
-    """What a rule says; empty for a line of tokens."""
+    """Label of a rule; empty for a line of tokens."""
     closed: bool = False
-    """Whether a newline ended it."""
+    """True if a newline or a rule ended it."""
 
 
 class TokenLayout:
-    """Lays tokens out at a width and finds them again by their position.
+    """Lays tokens out at a width, and finds them by row and column.
 
     Args:
         width: cells per line, at least 1.
@@ -82,13 +82,13 @@ class TokenLayout:
         self.width = max(width, 1)
         self.capacity = capacity
         self.bars = True
-        """Whether sampled lines have a row of bars beneath them."""
+        """True if lines with sampled tokens have a row of bars beneath them."""
         self.items: list[Item] = []
         self.lines: list[Line] = []
         self.rows: list[tuple[int, bool]] = []
-        """Per screen row its line and whether it is that line's bars."""
+        """For each screen row the index of its line, and True if it is the row of bars."""
         self.num_dropped = 0
-        """Items that went because the buffer was full."""
+        """Items that were dropped because the buffer was full."""
         self.num_sampled = self.num_prompt = self.num_breaks = 0
         """How many items are sampled tokens, prompt tokens and breaks."""
 
@@ -98,7 +98,7 @@ class TokenLayout:
         self._begin([])
 
     def _begin(self, items: list[Item]) -> None:
-        """Have these items and no others."""
+        """Start again with these items."""
         self.items = items
         self.num_sampled = self.num_prompt = self.num_breaks = 0
         for item in items:
@@ -114,7 +114,7 @@ class TokenLayout:
             self.num_prompt += by
 
     def extend(self, items: Iterable[Item]) -> int:
-        """Append items; return how many items left at the front."""
+        """Append items; return how many were dropped at the front."""
         for item in items:
             self.items.append(item)
             self._count(item, 1)
@@ -131,8 +131,8 @@ class TokenLayout:
         return excess
 
     def replace(self, items: Sequence[Item]) -> None:
-        """Show these items instead; only what differs is laid out."""
-        if len(items) > self.capacity:  # with room for what comes next
+        """Replace the items; if they only continue the old ones, only the rest is laid out."""
+        if len(items) > self.capacity:  # leaves room for the next tokens
             items = items[int(self.capacity * _SPARE_FRAC) - self.capacity :]
         old = self.items
         if len(old) <= len(items) and all(
@@ -228,9 +228,9 @@ class TokenLayout:
     # Layout --------------------------------------------------------------------------------
 
     def _drop_from_layout(self, excess: int) -> None:
-        """Take out what the first items made; lay out anew only up to the next newline.
+        """Drop the first items from the layout; lay out again only up to the next newline.
 
-        A line that begins where one was ended stays as it is, whatever stands before it.
+        Lines after a newline stay as they are, whatever comes before them.
         """
         first = next(
             (
@@ -256,7 +256,7 @@ class TokenLayout:
         self.lines += kept
 
     def _begins_item(self, line: int, least: int) -> bool:
-        """Whether a line begins with the beginning of an item that is not before ``least``."""
+        """True if a line starts with the start of an item whose index is at least ``least``."""
         runs = self.lines[line].runs
         return bool(runs) and runs[0].index >= least and not self._holds(line - 1, runs[0].index)
 
@@ -322,7 +322,7 @@ class TokenLayout:
 
 
 def _same_shape(old: Item, new: Item) -> bool:
-    """Whether two items are drawn in the same place."""
+    """True if two items take the same cells."""
     if isinstance(old, Token) and isinstance(new, Token):
         return old.text == new.text and old.sampled == new.sampled
     return old == new
@@ -359,7 +359,7 @@ def trajectory(detail: EpisodeDetail, live: dict[str, list[Token]]) -> list[Item
 
     Args:
         detail: the episode as it was recorded.
-        live: per completion id the tokens that arrived live; they show until theirs are recorded.
+        live: live tokens by completion id; they are shown until the recorded ones are as many.
     """
     items: list[Item] = []
     length = 0

@@ -34,13 +34,13 @@ LEVELS = ("level0", "level1", "level2", "level3", "level4")
 _BARS = Style(dim=True)
 
 FOLLOWING = -1
-"""Cursor of a view that follows: the newest token."""
+"""Value of the cursor while the view follows the newest token."""
 
 
 class TokenView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
-    """Draws a trajectory line by line; holds no widget per token.
+    """Draws a trajectory line by line, without a widget per token.
 
-    Follows the newest token until the cursor or the scroll is moved up; ``end`` follows again.
+    Follows the newest token until the person moves the cursor or scrolls up; ``end`` follows again.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {*(f"tokens--{name}" for name in LEVELS)} | {
@@ -73,7 +73,7 @@ class TokenView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
 
     @property
     def following(self) -> bool:
-        """Whether the view stays with the newest token."""
+        """True while the view follows the newest token."""
         return self.cursor == FOLLOWING
 
     @property
@@ -85,12 +85,12 @@ class TokenView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
 
     @property
     def dropped(self) -> str:
-        """Why the episode will never be trained, in words; empty while it may be."""
+        """Why the episode will never be trained; empty while it may be."""
         row = self._detail.row if self._detail else None
         return in_words(row.dropped_reason) if row and row.state == "dropped" else ""
 
     def show(self, detail: EpisodeDetail) -> None:
-        """Show an episode as it was recorded, with what arrived live beyond that."""
+        """Show a recorded episode, and the live tokens that are not recorded yet."""
         if detail.row.episode_id != self.episode_id:
             self.clear(detail.row.episode_id)
         self._detail = detail
@@ -102,7 +102,7 @@ class TokenView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
         self._content_changed(top)
 
     def clear(self, episode_id: str = "") -> None:
-        """Show nothing, and expect an episode."""
+        """Show nothing, and wait for tokens of an episode."""
         self.episode_id = episode_id
         self._detail = None
         self._live.clear()
@@ -111,7 +111,7 @@ class TokenView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
         self._content_changed(None)
 
     def extend(self, completion_id: str, tokens: Sequence[Token]) -> None:
-        """Show tokens that were sampled just now."""
+        """Append tokens that were just sampled."""
         self._live.setdefault(completion_id, []).extend(tokens)
         top = self._top_item()
         dropped = self.content.extend(tokens)
@@ -123,7 +123,7 @@ class TokenView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
         self._content_changed(top if dropped else None, moved=bool(dropped))
 
     def _top_item(self) -> tuple[int, int] | None:
-        """Return the item at the top edge and how many rows of it are above."""
+        """Return the item at the top edge, and how many of its rows are above the edge."""
         row = self.scroll_offset.y
         index = self.content.index_at(row, 0)
         return None if index is None else (index, row - self.content.row_of(index))
@@ -139,7 +139,7 @@ class TokenView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
         self.post_message(CursorMoved(self.cursor))
 
     def on_resize(self, event: events.Resize) -> None:
-        """Lay the tokens out at the new width; the top one stays on top."""
+        """Lay the tokens out at the new width; the top one stays at the top."""
         top = self._top_item()
         self.content.resize(max(self.scrollable_content_region.width, 1))
         self._content_changed(top)
@@ -207,7 +207,7 @@ class TokenView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
         return index or 0
 
     def move_cursor(self, index: int, *, follow: bool = True) -> None:
-        """Put the cursor on a token; ``follow`` brings it into view."""
+        """Put the cursor on a token; ``follow`` scrolls it into view."""
         items = self.content.items
         if not items:
             return
@@ -266,7 +266,7 @@ class TokenView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
         self.move_cursor(self.content.step(self._from_cursor(), 1))
 
     def do_tokens_follow(self) -> None:
-        """Stay with the newest token."""
+        """Follow the newest token."""
         self.cursor = FOLLOWING
         self._content_changed(None)
 
@@ -281,7 +281,7 @@ class TokenView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
         self.post_message(FindRequested(self._last_find, "tokens"))
 
     def find(self, text: str) -> bool:
-        """Go to the next token that begins to match; return whether there is one."""
+        """Go to the next match, which may span tokens; return whether there is one."""
         self._last_find = text
         found = self.content.find(text, -1 if self.following else self.cursor)
         if found is not None:
@@ -350,10 +350,10 @@ def _cell(value: float | None) -> str:
 
 
 class Legend(Static):
-    """Says what colours and bars mean."""
+    """The legend of colours and bars."""
 
     def on_mount(self) -> None:
-        """Write it once; the theme colours it."""
+        """Write it once; theme colours adapt by themselves."""
         styles = ("", "$text-success", "$text-accent", "$text-warning", "bold $text-error")
         bounds = ("≥.8", "≥.4", "≥.15", "≥.04", "<.04")
         parts: list[str | tuple[str, str]] = [("p  ", "dim")]
@@ -363,17 +363,17 @@ class Legend(Static):
 
 
 class TokenDetail(Static):
-    """Everything that is known of the token under the cursor."""
+    """Details of the token under the cursor."""
 
     nothing = "tokens appear here as the model speaks"
     """What it says while there is no token."""
 
     def show(self, token: Token | None, *, differs: bool = False, dropped: str = "") -> None:
-        """Show a token; None says that there is none yet.
+        """Show a token, or the empty text for None.
 
         Args:
             token: the token.
-            differs: whether it is the first that differs from what was recorded before.
+            differs: True for the first token that differs from the earlier recording.
             dropped: why its episode will never be trained; empty while it may be.
         """
         if token is None:
@@ -427,7 +427,7 @@ def _change(token: Token, training: str) -> Content:
 
 
 def _others(token: Token, width: int) -> list[Content]:
-    """Return the likeliest tokens in its place, as many as fit whole; at least the first."""
+    """Return the likeliest alternatives, as many as fit whole; at least the first."""
     if not token.alternatives:
         return []
     others = Content.assemble(_label("others"))
@@ -472,7 +472,7 @@ class TokensPane(Vertical):
         return self.query_one(TokenView)
 
     def on_cursor_moved(self, message: CursorMoved) -> None:
-        """Describe the token under the cursor, and count what is out of sight."""
+        """Update the token's details and the count of unread tokens."""
         message.stop()
         view = self.view
         differs = not view.following and view.content.differs(view.cursor)

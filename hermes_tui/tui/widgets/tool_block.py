@@ -1,4 +1,4 @@
-"""What an agent did between its words: a tool call or a thought, folded to one line."""
+"""A tool call or a thought of the agent, folded to one line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hermes_tui.core.sanitize import one_line, shorten
 from hermes_tui.tui.widgets.formatting import literal
 
 MAX_RESULT_LINES = 200
-"""Lines of a tool's answer that are drawn; a file of 35,000 lines must not stall the screen."""
+"""Most lines of a tool's result to draw: a file of 35,000 lines must not stall the screen."""
 
 
 class FoldedBlock(Vertical):
-    """A tool call with its result, or a thought: one line until it is clicked."""
+    """A tool call with its result, or a thought; a click unfolds it."""
 
     def __init__(self, part: ToolPart | ThoughtPart) -> None:
         super().__init__(classes="folded-block")
@@ -32,7 +32,7 @@ class FoldedBlock(Vertical):
         yield body
 
     def on_mount(self) -> None:
-        """Show what is there already."""
+        """Show the first state."""
         self.sync(self._part)
 
     def sync(self, part: ToolPart | ThoughtPart) -> None:

@@ -35,11 +35,11 @@ TRENDS: tuple[tuple[str, str, float | None, float | None], ...] = (
     ("gap", "gap_mean", 0.0, None),
     ("stale", "staleness_max", 0.0, None),
 )
-"""Of each plot its title, the number's name in a step's row, and the least range it shows."""
+"""For each plot: title, name of the number in a step's row, and the least range to show."""
 
 
 class TrainingPane(ActionOwner, ImmediateScroll, VerticalScroll, can_focus=True):
-    """In short beside the other panes; whole where it has the screen for itself."""
+    """A summary beside the other panes; on a page of its own also plots, numbers and canary."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("training")]
 
@@ -64,7 +64,7 @@ class TrainingPane(ActionOwner, ImmediateScroll, VerticalScroll, can_focus=True)
         titled(self, "training")
 
     def on_resize(self, _: events.Resize) -> None:
-        """Use the room there is."""
+        """Lay out again at the new size."""
         self.sync(self._view)
         self._count_hidden()
 
@@ -120,7 +120,7 @@ class TrainingPane(ActionOwner, ImmediateScroll, VerticalScroll, can_focus=True)
             text.update(content)
 
     def do_training_hold(self) -> None:
-        """Hold training, or let it go on."""
+        """Pause or resume training."""
         self.post_message(HoldToggled())
 
     def do_training_rollback(self) -> None:

@@ -1,4 +1,4 @@
-"""What the trainer does and did, in words and numbers."""
+"""Text and numbers of the training pane."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hermes_tui.core.state import ViewState
 from hermes_tui.tui.widgets.formatting import line, literal, number, signed, sparkline
 
 SPARKS = 24
-"""Steps that a sparkline shows."""
+"""Newest steps in a sparkline."""
 
 CANARY_LINES = 6
-"""Lines of an answer that are shown side by side with the other version's."""
+"""Most lines of a canary answer."""
 
 NO_STEP = Content.styled("no step is done yet: score an episode", "dim")
 
@@ -29,11 +29,11 @@ def trained_steps(view: ViewState) -> list[StepRow]:
 
 
 def describe(view: ViewState, hold: str = "") -> Content:
-    """Return the training in short: what the next step waits for, and the last step's numbers.
+    """Return a summary: what the next step waits for, and the last step's numbers.
 
     Args:
         view: what is known.
-        hold: the key that holds training and lets it go on; empty where it has none.
+        hold: the key that pauses and resumes training; empty without one.
     """
     if not view.info.training:
         return Content.styled(
@@ -50,7 +50,7 @@ def describe(view: ViewState, hold: str = "") -> Content:
 
 
 def waits_for(trainer: TrainerRow, hold: str = "") -> str:
-    """Return in words what the next step waits for, and with which key it goes on."""
+    """Return what the next step waits for; while paused, with the key that resumes."""
     reason = one_line(trainer.reason)
     if trainer.state == "paused":
         key = f"; {hold} goes on" if hold else ""
@@ -62,11 +62,11 @@ def waits_for(trainer: TrainerRow, hold: str = "") -> str:
 
 
 def next_step(view: ViewState, hold: str = "") -> Content:
-    """Return what the next step waits for, what is not trained and why, and what looks wrong.
+    """Return what the next step waits for, warnings, and what is not trained and why.
 
     Args:
         view: what is known.
-        hold: the key that holds training and lets it go on; empty where it has none.
+        hold: the key that pauses and resumes training; empty without one.
     """
     episodes = [row for rows in view.episodes.values() for row in rows.values()]
     words = waits_for(view.trainer, hold)
@@ -94,7 +94,7 @@ def untrained(view: ViewState) -> Content:
     counts = dict(view.trainer.untrained)
     for rows in view.episodes.values():
         for row in rows.values():
-            # A completion's own reason is counted already, as the trainer did.
+            # The trainer's counts already contain the reasons of single completions.
             if row.dropped_reason and row.dropped_reason not in view.trainer.untrained:
                 counts[row.dropped_reason] = counts.get(row.dropped_reason, 0) + 1
     if not counts:
@@ -105,12 +105,7 @@ def untrained(view: ViewState) -> Content:
 
 
 def numbers(step: StepRow, width: int) -> Content:
-    """Return all numbers of a step, as many beside each other as fit.
-
-    Args:
-        step: the step.
-        width: cells there are.
-    """
+    """Return all numbers of a step, in as many columns as fit into ``width`` cells."""
     lines = [_moved(step)]
     cells = [
         Content.assemble((f"{word:<{_WORD}}", "dim"), f"{value:<{_VALUE}}")
@@ -165,8 +160,8 @@ def canaries(rows: Sequence[CanaryRow], width: int) -> Content:
     """Return the canary's answers of two versions side by side, the older at the left.
 
     Args:
-        rows: answers of at most two versions.
-        width: cells there are.
+        rows: the answers; those of the two newest versions are shown.
+        width: in cells.
     """
     versions = sorted({row.policy_version for row in rows})[-2:]
     if not versions:
@@ -212,7 +207,7 @@ def _beside(cells: Sequence[tuple[str, str]], width: int) -> Content:
 
 
 _COLUMNS = ((8, 8), (9, 7), (6, 6))
-"""Cells of name and value in each column; together they fit the pane at 120 columns."""
+"""Cells of name and value in each column; the sum fits the pane of a 120-column terminal."""
 
 
 def _name(word: str) -> tuple[str, str]:
@@ -258,7 +253,7 @@ def _trends(steps: list[StepRow]) -> list[Content]:
     def values(name: str) -> list[float]:
         return [step.values.get(name, float("nan")) for step in steps]
 
-    # From -1 to 1, the usual range, so that rewards of nothing but +1 are drawn at the top.
+    # A fixed range, the usual one: rewards that are all +1 are drawn at the top.
     rewards = sparkline(values("reward_mean"), -1.0, 1.0)
     return [
         Content.assemble(_name("rewards"), (rewards, "$text-accent")),

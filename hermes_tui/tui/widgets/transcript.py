@@ -1,4 +1,4 @@
-"""A column of turns that stays with the newest words, and draws only what is near."""
+"""A scrolled column of turns that follows the newest text, and keeps only near text laid out."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from hermes_tui.tui.widgets.markdown_reply import ReplyChunk
 from hermes_tui.tui.widgets.turn_view import TurnView
 
 NEAR = 0.5
-"""Replies are awake within this distance, in heights of the view."""
+"""Chunks are awake within this distance of the visible part, in heights of the view."""
 
 FAR = 1.0
-"""Replies sleep beyond this distance, in heights of the view."""
+"""Chunks sleep beyond this distance, in heights of the view."""
 
 
 class TranscriptScroll(ImmediateScroll, VerticalScroll, can_focus=True):
-    """Turns, one below the other. Stays at the end until the person scrolls up.
+    """Turns in a column. Follows the end until the person scrolls up.
 
-    Only replies near to what is seen have their paragraphs: each paint lays out all that there is,
-    in sight or not.
+    Chunks that are far from the visible part sleep: Textual (8.2.8) lays out every mounted widget
+    for each paint, in sight or not.
     """
 
-    virtual_size = var(Size(0, 0))  # Textual's own has all laid out again when it grows
+    virtual_size = var(
+        Size(0, 0)
+    )  # Textual's own (8.2.8) lays out the whole screen whenever it grows
 
     following: var[bool] = var(True)
-    """Whether the view stays with the newest words."""
+    """True while the view follows the newest text."""
 
     has_later_turns: bool = False
-    """Whether the end of what is mounted is not the end of what there is."""
+    """True while newer turns are not mounted."""
 
     def __init__(self, *, id: str, classes: str = "") -> None:
         super().__init__(id=id, classes=classes)
@@ -45,23 +47,27 @@ class TranscriptScroll(ImmediateScroll, VerticalScroll, can_focus=True):
         self._held: tuple[TurnView | ReplyChunk, int] | None = None
 
     def on_mount(self) -> None:
-        """Learn of each layout."""
+        """Be called after each layout."""
         self.screen.screen_layout_refresh_signal.subscribe(self, self._stay, immediate=True)
 
     def views(self) -> Iterable[TurnView]:
-        """Return what is mounted of the conversation, oldest first."""
+        """Return the mounted turns, oldest first."""
         return self.query_children(TurnView)
 
     def follow(self) -> None:
-        """Go to the newest words and stay with them."""
+        """Scroll to the newest text and follow it."""
         self.following = True
         self._hold_end()
 
     def _hold_end(self) -> None:
-        """Have each layout also scroll to its end, while following: else it is drawn twice."""
+        """Anchor the view to its end while following: a layout then scrolls in the same paint.
+
+        Textual's anchor alone would not do: once released it does not come back while text streams
+        (https://github.com/Textualize/textual/issues/6677).
+        """
         self._holding = True
         self.anchor(self.following and self.max_scroll_y > 0)
-        if self.scroll_y < 0:  # what is shorter than the view sinks in it while anchored
+        if self.scroll_y < 0:  # an anchored view (Textual 8.2.8) moves short content to its bottom
             self.scroll_y = 0
         self._holding = False
 
@@ -81,7 +87,7 @@ class TranscriptScroll(ImmediateScroll, VerticalScroll, can_focus=True):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Stop following when the person scrolls up; follow again at the end."""
         super().watch_scroll_y(old_value, new_value)
-        if not self._holding:  # else not the person's doing
+        if not self._holding:  # the person scrolled
             if new_value >= self.max_scroll_y and not self.has_later_turns:
                 self.following = True
             elif new_value < old_value:
@@ -95,11 +101,11 @@ class TranscriptScroll(ImmediateScroll, VerticalScroll, can_focus=True):
         self._hold(1)
 
     def _hold(self, edge: int) -> None:
-        """Take note of a turn or reply that is seen, and where it is.
+        """Remember a visible turn or chunk and its row, to keep it there through layouts.
 
         Args:
-            edge: the last one that begins above this row of the view is held. Its foot, for who
-                goes up: what is there was seen before, and only what is above it may be asleep.
+            edge: row of the view; the last turn or chunk that begins above it is held. Someone who
+                scrolls up holds the foot: what is there was seen before and is awake.
         """
         self._held = None
         if self.following:
@@ -112,9 +118,10 @@ class TranscriptScroll(ImmediateScroll, VerticalScroll, can_focus=True):
                 self._held = widget, self._row_of(widget)
 
     def _stay(self, _: Screen[object]) -> None:
-        """Keep what is read where it is, whatever became of what is above it.
+        """Keep the held turn or chunk in its row after a layout, and wake what came in sight.
 
-        A layout that scrolls to its end tells nobody (Textual 8.2): what came in sight may sleep.
+        A layout that scrolls an anchored view calls no scroll watcher (Textual 8.2.8), so sleeping
+        chunks may have come in sight unnoticed.
         """
         held, row = self._held or (None, 0)
         if held and held.is_attached and not self.following:
@@ -131,24 +138,24 @@ class TranscriptScroll(ImmediateScroll, VerticalScroll, can_focus=True):
         return [reply for view in self.views() for reply in view.chunks]
 
     def _row_of(self, widget: TurnView | ReplyChunk) -> int:
-        """Return at which row of the whole conversation a turn or a reply begins."""
+        """Return the row of the mounted conversation at which a turn or a chunk begins."""
         row = widget.virtual_region.y
         return row + widget.parent.virtual_region.y if isinstance(widget.parent, TurnView) else row
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """Change what is mounted, one at a time."""
+        """Change what is mounted, one change at a time."""
         async with self._mounting:
             yield
         self.settle()
 
     @property
     def is_changing(self) -> bool:
-        """Whether someone changes what is mounted."""
+        """True while a change of what is mounted is under way."""
         return self._mounting.locked()
 
     def settle(self) -> None:
-        """Have replies sleep or wake, once what changed has been laid out."""
+        """Put far chunks to sleep and wake near ones after the next layout."""
         if not self._settling:
             self._settling = True
             self.call_after_refresh(self.run_worker, self._settle, group="settle")
@@ -162,8 +169,8 @@ class TranscriptScroll(ImmediateScroll, VerticalScroll, can_focus=True):
             for reply in near:
                 await reply.wake()
             if near:
-                self.settle()  # they may take other room than was guessed
-            if not self.screen.selections:  # what sleeps could not be copied
+                self.settle()  # their real heights may differ from the guess
+            if not self.screen.selections:  # sleeping text can't be copied
                 for view in self.views():
                     await self._let_sleep(view)
 
@@ -178,7 +185,7 @@ class TranscriptScroll(ImmediateScroll, VerticalScroll, can_focus=True):
                 before = reply
 
     def _is_within(self, heights: float, reply: ReplyChunk) -> bool:
-        """Return whether a reply is at most so many heights of the view away from it."""
+        """True when a chunk is at most so many heights of the view away from it."""
         top, height = self._row_of(reply), self.size.height
         rows = max(self.scroll_y - top - reply.size.height, top - self.scroll_y - height)
         return not reply.region or rows <= heights * height

@@ -1,4 +1,4 @@
-"""One turn of the conversation: what was said, what the agent did, and what became of it."""
+"""One turn of the conversation: message, tool calls, replies, and its training status."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from hermes_tui.tui.widgets.tool_block import FoldedBlock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStatus:
-    """What a turn's badge is made of."""
+    """What a turn's badge shows."""
 
     episode: EpisodeRow | None
-    """The episode it was recorded in; None while unknown, or in plain chat."""
+    """The episode that recorded it; None while unknown, or without a trainer."""
     seconds_left: float = 0.0
-    """Seconds in which the score can surely be undone."""
+    """Seconds left in which the score can certainly be undone."""
     training: bool = True
     """Whether the stack has a trainer."""
     waiting: str = ""
-    """What the next step waits for."""
+    """What the next training step waits for."""
     judged_by: str = ""
-    """How it is judged; empty where no key does."""
+    """The keys that score it, as shown; empty without keys."""
     undo: str = ""
-    """The key that takes the score back; empty where none does."""
+    """The key that undoes the score; empty without one."""
 
 
 def badge(turn: ChatTurn, status: TurnStatus) -> Content:
-    """Return what became of a turn: a sign, a word, and the reason where there is one."""
+    """Return a turn's badge: glyph, word, and the reason if there is one."""
     episode = status.episode
     if turn.state == "running":
         return literal("◌ speaking", "dim")
@@ -91,7 +91,7 @@ def _dim(text: str) -> Content:
 
 
 def cost(turn: ChatTurn) -> dict[str, str]:
-    """Return what a turn cost, in the order in which it is shown."""
+    """Return tokens, time, speed and version of a turn, in the order shown."""
     parts: dict[str, str] = {}
     if turn.num_tokens:
         parts["tokens"] = f"{turn.num_tokens} tok"
@@ -104,11 +104,11 @@ def cost(turn: ChatTurn) -> dict[str, str]:
 
 
 class CostLine(Static):
-    """Who speaks, and what it cost; a narrow one leaves out what can be missed best."""
+    """The agent's name and the turn's cost; a narrow line drops the least important parts."""
 
     WHO = "hermes"
-    SPARED = ("speed", "time", "tokens")
-    """What goes first, and what then."""
+    DROP_ORDER = ("speed", "time", "tokens")
+    """Parts in the order in which a narrow line drops them."""
 
     def __init__(self) -> None:
         super().__init__(classes="who cost")
@@ -121,25 +121,25 @@ class CostLine(Static):
             self.refresh()
 
     def render(self) -> Content:
-        """Draw as much as there is room for."""
+        """Draw the parts that fit."""
         parts = dict(self._cost)
-        for spared in self.SPARED:
+        for dropped in self.DROP_ORDER:
             if sum(len(PART + part) for part in parts.values()) <= self.size.width - len(self.WHO):
                 break
-            parts.pop(spared, None)
+            parts.pop(dropped, None)
         words = "".join(PART + part for part in parts.values())
         return Content.styled(self.WHO, "bold $text-primary") + _dim(words)
 
 
 class Badge(Static):
-    """What became of a turn, broken between its parts where it is longer than a line."""
+    """A turn's badge, wrapped between its parts."""
 
     def render(self) -> Content:
-        """Draw it for the room there is."""
+        """Draw it at the current width."""
         return self._broken(self.content_size.width)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return how many lines it takes."""
+        """Return its number of lines."""
         return len(self._broken(width).wrap(width)) if width else 0
 
     def _broken(self, width: int) -> Content:
@@ -148,16 +148,18 @@ class Badge(Static):
 
 
 class TurnView(Vertical):
-    """Draws one turn; told to ``sync`` when it changes."""
+    """Draws one turn; call ``sync`` when it has changed."""
 
-    virtual_size = var(Size(0, 0))  # Textual's own has all laid out again when it grows
+    virtual_size = var(
+        Size(0, 0)
+    )  # Textual's own (8.2.8) lays out the whole screen whenever it grows
 
     def __init__(self, turn: ChatTurn, status: TurnStatus) -> None:
         super().__init__(classes="turn")
         self.turn = turn
         self._fate = status
         self._parts: list[FoldedBlock | ReplyChunk] = []
-        """For each part of the turn its widget, of a long reply the last one."""
+        """The widget of each part of the turn; for a long reply that of its last chunk."""
 
     @property
     def chunks(self) -> list[ReplyChunk]:
@@ -165,7 +167,7 @@ class TurnView(Vertical):
         return list(self.query_children(ReplyChunk))
 
     def compose(self) -> ComposeResult:
-        """Lay out what is there already."""
+        """Lay out the parts so far."""
         yield Static(_dim("you"), classes="who you")
         yield Static(literal(self.turn.user_text), classes="said")
         yield CostLine()
@@ -209,7 +211,7 @@ class TurnView(Vertical):
         self._sync_lines()
 
     async def _grow(self, number: int, reply: ReplyChunk, text: str) -> None:
-        """Have a part show the whole of its text, in a new widget where one has enough."""
+        """Show all text of a reply; each further chunk gets a widget of its own."""
         while (start := next_chunk_start(text, reply.start)) is not None:
             await reply.grow(text[: start.offset])
             reply.end_at(start)
@@ -226,7 +228,7 @@ class TurnView(Vertical):
             line.update(content)
 
     def fold(self, folded: bool) -> None:
-        """Hide or show what tools were given and answered."""
+        """Hide or show the tools' arguments and results."""
         for block in self.query(FoldedBlock):
             block.fold(folded)
 

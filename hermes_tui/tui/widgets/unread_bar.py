@@ -1,4 +1,4 @@
-"""The strip under a scrolled pane that says how much has arrived out of sight."""
+"""The bar under a scrolled pane: how much has arrived out of sight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hermes_tui.tui.widgets.formatting import literal
 
 
 class UnreadBar(Static):
-    """Says "12 new below"; hidden while there is nothing to say."""
+    """Shows "12 new words below"; hidden at zero."""
 
     def __init__(self, unit: str, follow_key: str = "end") -> None:
         super().__init__(classes="unread-bar")
@@ -19,11 +19,11 @@ class UnreadBar(Static):
         self.display = False
 
     def add(self, count: int) -> None:
-        """Count what arrived below the visible part."""
+        """Add to what arrived below the visible part."""
         self._show(self.count + count)
 
     def reset(self) -> None:
-        """Nothing is below any more."""
+        """Set the count to zero."""
         self._show(0)
 
     def _show(self, count: int) -> None:

@@ -22,7 +22,7 @@ from fakes.screen import (
 from textual.widgets import Button, Input
 
 from hermes_tui.tui.app import HermesTui
-from hermes_tui.tui.screens.approval import Answers, ApprovalScreen
+from hermes_tui.tui.screens.approval import AnswerButtons, ApprovalScreen
 from hermes_tui.tui.widgets.approval_bar import ApprovalBar
 from hermes_tui_services.api.events import ApprovalRequested
 
@@ -186,7 +186,7 @@ async def test_many_long_answers_can_all_be_read_and_given(
         await press(pilot, *["pagedown"] * 20)
         await until(pilot, lambda: question.scroll_y == question.max_scroll_y > 0)
         buttons = list(app.screen.query(Button))
-        answers = app.screen.query_one(Answers)
+        answers = app.screen.query_one(AnswerButtons)
         for button, choice in zip(buttons, CHOICES, strict=True):
             await pilot.press("down" if by == "key" else "tab")
             await until(pilot, lambda b=button: app.focused is b)
