@@ -33,7 +33,7 @@ from fakes.screen import (  # noqa: E402
 from textual.pilot import Pilot  # noqa: E402
 
 from hermes_tui.core.models import CanaryRow  # noqa: E402
-from hermes_tui.tui.screens.compare import GroupSizeScreen  # noqa: E402
+from hermes_tui.tui.screens.compare_replies import GroupSizeScreen  # noqa: E402
 from hermes_tui.tui.widgets.markdown_reply import ReplyChunk  # noqa: E402
 from hermes_tui.tui.widgets.prompt import Prompt  # noqa: E402
 

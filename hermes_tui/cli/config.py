@@ -25,7 +25,7 @@ def init(force: bool) -> None:
     from hermes_tui.config.recommend import describe, fitted
     from hermes_tui.config.reference import machine_toml
     from hermes_tui.config.settings import FILE_NAME, Config
-    from hermes_tui.supervisor.system import SystemSampler
+    from hermes_tui.supervisor.system_sampler import SystemSampler
     from hermes_tui_common.errors import ConfigError
 
     path = Path(FILE_NAME)

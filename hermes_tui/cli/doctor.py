@@ -122,7 +122,7 @@ def _terminal() -> Finding:
 
 
 def _devices() -> Iterator[Finding]:
-    from hermes_tui.supervisor.system import SystemSampler
+    from hermes_tui.supervisor.system_sampler import SystemSampler
 
     sample = SystemSampler().sample({})
     yield Finding("cpu", f"{sample.cpu_count} cores for this process")

@@ -17,7 +17,7 @@ from hermes_tui_common.errors import ConfigError
 
 if TYPE_CHECKING:
     from hermes_tui_training.api.types import Episode
-    from hermes_tui_training.exports.sources import Selection
+    from hermes_tui_training.exports.episode_sources import Selection
 
 _NAMES = ("jsonl", "parquet", "trl", "art", "atropos", "verifiers", "tinker")
 
@@ -78,9 +78,9 @@ def export(
 
     It marks nothing, and may run beside a stack that works.
     """
+    from hermes_tui_training.exports.episode_sources import Selection, from_database
     from hermes_tui_training.exports.formats import FORMATS
     from hermes_tui_training.exports.rows import ExportOptions
-    from hermes_tui_training.exports.sources import Selection, from_database
 
     form = FORMATS[name]
     if output is None and not form.is_text:
@@ -123,7 +123,7 @@ def _asked(
 
     from hermes_tui.core.errors import EXIT_INTERRUPTED
     from hermes_tui_training.api.client import InferenceClient
-    from hermes_tui_training.exports.sources import from_gateway
+    from hermes_tui_training.exports.episode_sources import from_gateway
 
     async def episodes() -> AsyncGenerator[Episode, None]:
         gateway = await inference_gateway(invocation, url, key)

@@ -16,8 +16,8 @@ from hermes_tui.core.models import StartStage
 from hermes_tui.core.rewards import Rewards
 from hermes_tui.core.row_reader import RowReader
 from hermes_tui.core.sync import StackSync
+from hermes_tui.core.turn_discovery import TurnDiscovery
 from hermes_tui.core.turn_history import TurnHistory
-from hermes_tui.core.turn_joiner import TurnJoiner
 from hermes_tui.core.turns import TurnRunner
 from hermes_tui_common.errors import HermesTuiError
 
@@ -55,7 +55,7 @@ class Controller:
         self.history = TurnHistory(context)
         self.turns = TurnRunner(context, self.rows, self.history, self.approvals)
         self._sync = StackSync(context, self.rows, self.history)
-        self._joiner = TurnJoiner(context, self.rows, self.history, self.turns)
+        self._discovery = TurnDiscovery(context, self.rows, self.history, self.turns)
 
     # Attaching -----------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ class Controller:
         """Keep the state true, and follow the turns of all views, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._sync.watch())
-            tasks.create_task(self._joiner.watch())
+            tasks.create_task(self._discovery.watch())
             tasks.create_task(self.notifier.attempt(self.history.read_titles()))
 
     async def close(self) -> None:

@@ -33,7 +33,7 @@ from hermes_tui.core.sanitize import clean, one_line
 from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.plain import formatting as lines
 from hermes_tui.plain.commands import BY_WORD, COMMANDS, Usage, called, index_of
-from hermes_tui.plain.compare import PlainComparison
+from hermes_tui.plain.compare_replies import PlainComparison
 from hermes_tui.plain.reporter import Reporter
 from hermes_tui.supervisor.logs import tail_lines
 from hermes_tui_common.errors import HermesTuiError

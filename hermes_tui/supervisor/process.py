@@ -23,7 +23,7 @@ from hermes_tui.core.stack_status import ProcessState, ProcessStatus
 from hermes_tui.supervisor.child import Child
 from hermes_tui.supervisor.logs import RotatingLog
 from hermes_tui.supervisor.specs import ProcessSpec, Urls
-from hermes_tui.supervisor.system import rss_bytes
+from hermes_tui.supervisor.system_sampler import rss_bytes
 from hermes_tui_common.errors import StackError
 from hermes_tui_common.serving import INSTANCE_HEADER, ServeConfig, stage_file, write_private
 

@@ -24,7 +24,7 @@ from hermes_tui.supervisor.specs import (
     ProcessSpec,
     StackPlan,
 )
-from hermes_tui.supervisor.system import SystemSampler, sample_disk
+from hermes_tui.supervisor.system_sampler import SystemSampler, sample_disk
 from hermes_tui_common.errors import ApiError, StackError
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from hermes_tui.tui.screens.help import HelpScreen
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.screens.start import StartScreen
 from hermes_tui.tui.screens.stopping import StoppingScreen
-from hermes_tui.tui.themes import readable
+from hermes_tui.tui.theme_contrast import readable
 from hermes_tui.tui.widgets.base import ActionOwner
 from hermes_tui.tui.widgets.prompt import Prompt
 from hermes_tui_common.errors import HermesTuiError

@@ -59,7 +59,7 @@ async def view(config: Config) -> AsyncIterator[Controller]:
 async def test_a_question_survives_the_view_that_caused_it(
     config: Config, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_tui.core.turn_joiner.LOOK_S", 0.1)
+    monkeypatch.setattr("hermes_tui.core.turn_discovery.LOOK_S", 0.1)
     replies = iter([call("terminal", {"command": "rm -rf nothing"}), say("Gone.")])
     upstream.script = lambda asked: next(replies)
     notices: list[str] = []
@@ -102,7 +102,7 @@ async def test_a_question_survives_the_view_that_caused_it(
 async def test_any_view_may_interrupt_and_go_on(
     config: Config, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_tui.core.turn_joiner.LOOK_S", 0.1)
+    monkeypatch.setattr("hermes_tui.core.turn_discovery.LOOK_S", 0.1)
     upstream.script = lambda asked: say("So ", "far.", hang=True)
     async with view(config) as one, view(config) as two:
         sending = asyncio.create_task(one.send("go on"))

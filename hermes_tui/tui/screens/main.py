@@ -9,14 +9,14 @@ from textual.binding import BindingType
 from textual.screen import ScreenResultType
 
 from hermes_tui.core.actions import BY_ID, PANES
-from hermes_tui.core.compare import Comparison
+from hermes_tui.core.compare_replies import Comparison
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.sanitize import clean, one_line
 from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.tui import messages
 from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import bindings
-from hermes_tui.tui.screens.compare import CompareScreen, GroupSizeScreen
+from hermes_tui.tui.screens.compare_replies import CompareScreen, GroupSizeScreen
 from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, Dialog, RewardScreen
 from hermes_tui.tui.screens.layout import FOCUS, PanesScreen

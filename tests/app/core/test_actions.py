@@ -12,11 +12,11 @@ from fakes.screen import app_of, main, make_app, press, prompt, running, until
 from textual.pilot import Pilot
 
 from hermes_tui.core.actions import ACTIONS, BY_ID, PANES, TERMINAL_KEYS, Action, Scope
-from hermes_tui.core.compare import Comparison
+from hermes_tui.core.compare_replies import Comparison
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.keys import MAX_HINTS, bindings, hints, keys_document, resolve
 from hermes_tui.tui.palette import ActionsProvider
-from hermes_tui.tui.screens.compare import CompareScreen
+from hermes_tui.tui.screens.compare_replies import CompareScreen
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.widgets.chat_pane import ChatView
 from hermes_tui.tui.widgets.logs_pane import LogView

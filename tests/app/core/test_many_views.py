@@ -250,7 +250,7 @@ async def test_what_one_view_ends_or_the_trainer_forgets_goes_in_all(backend: Fa
 async def test_without_a_trainer_turns_and_histories_come_from_the_agent_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hermes_tui.core.turn_joiner.LOOK_S", 0.02)
+    monkeypatch.setattr("hermes_tui.core.turn_discovery.LOOK_S", 0.02)
     backend = make_backend(training=False)
     flight = backend.take_off("s", "before")
     assert flight.task

@@ -73,7 +73,7 @@ from hermes_tui.plain.app import Plain
 from hermes_tui.supervisor.lock import lock_owner
 from hermes_tui.tui.messages import CopyRequested
 from hermes_tui.tui.screens.dialogs import QuitScreen
-from hermes_tui.tui.themes import contrast
+from hermes_tui.tui.theme_contrast import contrast
 from hermes_tui.tui.widgets.chat_pane import MAX_MOUNTED
 from hermes_tui.tui.widgets.logs_pane import LogView
 from hermes_tui.tui.widgets.turn_view import TurnView

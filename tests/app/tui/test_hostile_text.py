@@ -28,13 +28,13 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from hermes_tui.core.changes import EpisodeLoaded, PendingApproval
-from hermes_tui.core.compare import Comparison
+from hermes_tui.core.compare_replies import Comparison
 from hermes_tui.core.models import CanaryRow, StartStage
 from hermes_tui.core.sanitize import clean
 from hermes_tui.core.stack_status import GpuSample, ProcessState, ProcessStatus
 from hermes_tui.tui.messages import CopyRequested
 from hermes_tui.tui.screens.approval import ApprovalScreen
-from hermes_tui.tui.screens.compare import CompareScreen
+from hermes_tui.tui.screens.compare_replies import CompareScreen
 from hermes_tui.tui.screens.confirm import ConfirmScreen
 from hermes_tui.tui.screens.dialogs import AskScreen
 from hermes_tui.tui.screens.start import StartScreen

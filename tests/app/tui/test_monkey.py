@@ -27,11 +27,11 @@ from textual.screen import ModalScreen, Screen
 
 from hermes_tui.core.actions import ACTIONS, PANES, Scope
 from hermes_tui.core.changes import PendingApproval
-from hermes_tui.core.compare import Comparison
+from hermes_tui.core.compare_replies import Comparison
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.palette import Palette
 from hermes_tui.tui.screens.approval import ApprovalScreen
-from hermes_tui.tui.screens.compare import CompareScreen, GroupSizeScreen
+from hermes_tui.tui.screens.compare_replies import CompareScreen, GroupSizeScreen
 from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, Dialog, QuitScreen, RewardScreen
 from hermes_tui.tui.screens.help import HelpScreen

@@ -20,9 +20,9 @@ from fakes.screen import (
 )
 from textual.pilot import Pilot
 
-from hermes_tui.core.compare import Comparison
+from hermes_tui.core.compare_replies import Comparison
 from hermes_tui.core.models import CanaryRow, StartStage, Token
-from hermes_tui.tui.screens.compare import CompareScreen
+from hermes_tui.tui.screens.compare_replies import CompareScreen
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.screens.start import StartScreen
 from hermes_tui.tui.widgets.chat_pane import FIRST_KEYS

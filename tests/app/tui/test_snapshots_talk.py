@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 
 from hermes_tui.core.changes import PendingApproval
 from hermes_tui.tui.screens.approval import ApprovalScreen
-from hermes_tui.tui.screens.compare import CompareScreen
+from hermes_tui.tui.screens.compare_replies import CompareScreen
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.widgets.approval_bar import ApprovalBar
 from hermes_tui.tui.widgets.prompt import Prompt

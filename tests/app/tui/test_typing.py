@@ -27,10 +27,10 @@ from textual.widgets import Button, Input, OptionList
 
 from hermes_tui.core.actions import PANES, Scope
 from hermes_tui.core.changes import PendingApproval
-from hermes_tui.core.compare import Comparison
+from hermes_tui.core.compare_replies import Comparison
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.screens.approval import ApprovalScreen
-from hermes_tui.tui.screens.compare import CompareScreen, GroupSizeScreen
+from hermes_tui.tui.screens.compare_replies import CompareScreen, GroupSizeScreen
 from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, Dialog, QuitScreen
 from hermes_tui.tui.screens.help import HelpScreen

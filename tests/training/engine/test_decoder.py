@@ -15,7 +15,7 @@ from hermes_tui_training.engine.decoder import Chunk, Decoder
 from hermes_tui_training.engine.linear import Linear
 from hermes_tui_training.engine.llama import LlamaDecoder, LlamaShape
 from hermes_tui_training.engine.transformers_decoder import TransformersDecoder
-from hermes_tui_training.engine.weights import read_checkpoint
+from hermes_tui_training.engine.weight_loader import read_checkpoint
 
 CPU = torch.device("cpu")
 

@@ -30,7 +30,7 @@ from hermes_tui_training.engine.llama import LlamaDecoder, LlamaShape
 from hermes_tui_training.engine.request import Delivery, Request, StopTexts
 from hermes_tui_training.engine.scheduler import Scheduler
 from hermes_tui_training.engine.transformers_decoder import TransformersDecoder
-from hermes_tui_training.engine.weights import read_checkpoint
+from hermes_tui_training.engine.weight_loader import read_checkpoint
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from hermes_tui_training.inference_gateway.answers import model_response
 from hermes_tui_training.inference_gateway.apis.anthropic import messages
 from hermes_tui_training.inference_gateway.apis.chat import chat_completions
 from hermes_tui_training.inference_gateway.apis.responses import responses
-from hermes_tui_training.inference_gateway.apis.text import completions
+from hermes_tui_training.inference_gateway.apis.text_completions import completions
 from hermes_tui_training.inference_gateway.context import Services, caller_of, services_of
 from hermes_tui_training.inference_gateway.routes import episodes, sessions, status, versions
 from hermes_tui_training.store.store import Store

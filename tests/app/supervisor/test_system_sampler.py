@@ -14,7 +14,7 @@ import pytest
 
 from hermes_tui.config.paths import RunDir
 from hermes_tui.core.stack_status import GpuSample
-from hermes_tui.supervisor.system import SystemSampler, rss_bytes, sample_disk
+from hermes_tui.supervisor.system_sampler import SystemSampler, rss_bytes, sample_disk
 
 ERRORS = [
     getattr(pynvml, name)

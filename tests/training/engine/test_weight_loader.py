@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from hermes_tui_common.errors import TrainingError
 from hermes_tui_training.engine.decoder import Chunk
 from hermes_tui_training.engine.llama import LlamaDecoder, LlamaShape
-from hermes_tui_training.engine.weights import read_checkpoint
+from hermes_tui_training.engine.weight_loader import read_checkpoint
 
 # peft 0.21 asks transformers 5.24 for an attribute under its old name.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")

@@ -6,7 +6,7 @@ import pytest
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
-from hermes_tui.tui.themes import contrast, readable
+from hermes_tui.tui.theme_contrast import contrast, readable
 
 OURS = [theme for theme in BUILTIN_THEMES.values() if not theme.ansi]
 DIM = 0.66

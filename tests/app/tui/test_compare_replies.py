@@ -15,7 +15,7 @@ from textual.widgets import Static
 from hermes_tui.core.actions import ACTIONS
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.screens.approval import ApprovalScreen
-from hermes_tui.tui.screens.compare import CompareScreen, GroupSizeScreen
+from hermes_tui.tui.screens.compare_replies import CompareScreen, GroupSizeScreen
 from hermes_tui.tui.screens.help import HelpScreen
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.widgets.approval_bar import ApprovalBar

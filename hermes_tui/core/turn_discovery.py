@@ -27,7 +27,7 @@ RETRY_S = 1.0
 """Pause before the agent service is asked again that did not answer."""
 
 
-class TurnJoiner:
+class TurnDiscovery:
     """Joins every turn in flight that this view does not follow yet.
 
     Args:

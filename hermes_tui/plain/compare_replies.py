@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hermes_tui.core.compare import MAX_SIBLINGS, MIN_SIBLINGS, Comparison
+from hermes_tui.core.compare_replies import MAX_SIBLINGS, MIN_SIBLINGS, Comparison
 from hermes_tui.core.controller import Controller
 from hermes_tui.plain import formatting as lines
 

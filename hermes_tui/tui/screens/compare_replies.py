@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from hermes_tui.core.actions import BY_ID, Scope
 from hermes_tui.core.changes import Change, PendingApproval
-from hermes_tui.core.compare import MAX_SIBLINGS, MIN_SIBLINGS, Comparison
+from hermes_tui.core.compare_replies import MAX_SIBLINGS, MIN_SIBLINGS, Comparison
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.tui import messages
