@@ -1,6 +1,6 @@
 """What training does to the embedded model, and what it costs.
 
-    python benchmarks/learning.py [--rank N --learning-rate X] [--episodes N] [--only RUN ...]
+    python benchmarks/learning.py [--rank N --nats-per-unit X] [--episodes N] [--only RUN ...]
 
 Everything is real: the torch engine samples in this process, the learner is a process of its own,
 the store and the orchestrator connect them. There are three runs, each from the original model:
@@ -393,7 +393,7 @@ def show(index: int, episode: Episode) -> None:
         row = episode.row
         moved = (
             f"logprob {row['logprob_before']:.2f} -> {row['logprob_after']:.2f}, "
-            f"kl {row['kl_step']:.2f}, step x{row['step_frac']:g}, {row['seconds']['total']:.1f} s"
+            f"kl {row['kl_step']:.2f}, {row['num_trials']} trials, {row['seconds']['total']:.1f} s"
         )
     print(f"  {index + 1:>3} {episode.reward:+.0f} {moved}  {episode.text[:48]!r}", flush=True)
 
@@ -402,16 +402,14 @@ async def main() -> None:
     defaults = TrainingConfig()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rank", type=int, default=defaults.lora.rank)
-    parser.add_argument("--learning-rate", type=float, default=defaults.optimizer.learning_rate)
+    parser.add_argument("--nats-per-unit", type=float, default=defaults.step.nats_per_unit)
     parser.add_argument("--episodes", type=int, default=20, help="per run")
     parser.add_argument("--only", nargs="*", metavar="RUN", help="presses, habit, control")
     args = parser.parse_args()
     config = defaults.model_copy(
         update={
             "lora": defaults.lora.model_copy(update={"rank": args.rank}),
-            "optimizer": defaults.optimizer.model_copy(
-                update={"learning_rate": args.learning_rate}
-            ),
+            "step": defaults.step.model_copy(update={"nats_per_unit": args.nats_per_unit}),
             "reward": RewardConfig(grace_s=0.0),
         }
     )
@@ -423,7 +421,7 @@ async def main() -> None:
     before = Examiner(model_dir, None)
     figures: dict[str, Any] = {
         "rank": args.rank,
-        "learning_rate": args.learning_rate,
+        "nats_per_unit": args.nats_per_unit,
         "habit_before": round(statistics.mean(before.habit(q) for q in HABIT_PROMPTS), 3),
         "held_out_before": round(before.habit(HELD_OUT), 3),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +26,9 @@ def _inputs(
         behavior_logprobs_T=torch.as_tensor(behavior, dtype=torch.float32),
         advantages_T=torch.as_tensor(advantages, dtype=torch.float32),
         loss_mask_T=mask_T,
-        num_trainable_tokens=more.pop("num_trainable_tokens", int(mask_T.sum())),
+        token_weights_T=torch.full(
+            (len(tensor),), 1 / more.pop("num_trainable_tokens", int(mask_T.sum()) or 1)
+        ),
         **more,
     )
 
@@ -51,8 +54,8 @@ def test_by_hand() -> None:
     assert float(outputs.loss) == pytest.approx(-(1.1 + 4.8 - 0.4) / 4, rel=1e-5)
     assert outputs.ratio_mean == pytest.approx((1.1 + 1.5 + 0.5 + 1.0) / 4, rel=1e-5)
     assert outputs.ratio_max == pytest.approx(1.5, rel=1e-5)
-    assert outputs.clip_frac == 0.5
-    assert outputs.rejected_frac == 0.25
+    assert outputs.clip_frac == pytest.approx(0.5)
+    assert outputs.rejected_frac == pytest.approx(0.25)
     log4, log_half, log10 = math.log(4), math.log(0.5), math.log(10)
     expected_kl = (3 - log4 + (-0.5 - log_half) + (9 - log10)) / 4
     assert outputs.kl_behavior == pytest.approx(expected_kl, rel=1e-4)
@@ -86,7 +89,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
                 advantages_T=advantages,
                 loss_mask_T=torch.ones(count, dtype=torch.bool),
                 reference_logprobs_T=proximal + noise[2],
-                num_trainable_tokens=count,
+                token_weights_T=torch.full((count,), 1 / count, dtype=torch.float64),
             ),
             config,
         ).loss
@@ -115,7 +118,7 @@ def test_padding_changes_nothing_even_if_it_is_not_a_number() -> None:
         ),
         CONFIG,
     )
-    assert float(padded.loss) == float(plain.loss)
+    assert float(padded.loss) == pytest.approx(float(plain.loss), abs=1e-7)
     assert padded.ratio_max == plain.ratio_max
 
 
@@ -153,6 +156,16 @@ def test_order_and_micro_batches_change_nothing() -> None:
     assert whole[2] == pytest.approx(parts[2])
 
 
+def test_tokens_count_as_much_as_their_weights_say() -> None:
+    # A completion of one token and one of three, each half of the step.
+    logs = _logs(0.5, 0.5, 0.5, 0.5)
+    inputs = replace(
+        _inputs(logs, logs, logs, [1.0, -2.0, -2.0, -2.0]),
+        token_weights_T=torch.tensor([1 / 2, 1 / 6, 1 / 6, 1 / 6]),
+    )
+    assert float(policy_gradient_loss(inputs, CONFIG).loss) == pytest.approx(-(1.0 - 2.0) / 2)
+
+
 def test_k3_is_never_negative_and_zero_between_equals() -> None:
     p, q = torch.tensor(_logs(0.5, 0.5, 0.5)), torch.tensor(_logs(0.5, 0.1, 0.9))
     values = kl_k3(p, q)
@@ -165,7 +178,8 @@ def test_bad_inputs_are_named() -> None:
     logs = _logs(0.5, 0.5)
     with pytest.raises(ValueError, match="lengths differ"):
         policy_gradient_loss(_inputs(logs, logs[:1], logs, [1.0, 1.0]), CONFIG)
-    with pytest.raises(ValueError, match="no token of the step is trainable"):
-        policy_gradient_loss(_inputs(logs, logs, logs, [1.0, 1.0], [False, False]), CONFIG)
+    unweighted = replace(_inputs(logs, logs, logs, [1.0, 1.0]), token_weights_T=torch.zeros(2))
+    with pytest.raises(ValueError, match="no positive weight"):
+        policy_gradient_loss(unweighted, CONFIG)
     with pytest.raises(ValueError, match="needs reference_logprobs_T"):
         policy_gradient_loss(_inputs(logs, logs, logs, [1.0, 1.0]), LossConfig(kl_coef=0.1))

@@ -18,7 +18,6 @@ from hermes_tui_training.algorithm.samples import training_samples
 from hermes_tui_training.api.config import (
     LoraConfig,
     ModelConfig,
-    OptimizerConfig,
     RewardConfig,
     TrainingConfig,
 )
@@ -45,7 +44,7 @@ def _is_even(token: int) -> bool:
 def _run(root: Path, judge: Callable[[int], float]) -> tuple[float, float]:
     """Return the share of even tokens before and after training with a judge."""
     model_dir = make_tiny_model(root / "model")
-    config = TrainingConfig(lora=LoraConfig(rank=0), optimizer=OptimizerConfig(learning_rate=1e-2))
+    config = TrainingConfig(lora=LoraConfig(rank=0))
     learner = Learner(model_dir, ModelConfig(path=str(model_dir)), config, root / "checkpoints")
     generator = torch.Generator().manual_seed(0)
     baselines: dict[str, float] = {}

@@ -15,7 +15,6 @@ from fakes.siblings import complete, scored, sibling
 from hermes_tui_common.errors import ServiceError, TrainingError
 from hermes_tui_common.serving import ServeConfig
 from hermes_tui_training.api.config import (
-    LossConfig,
     ModelConfig,
     RewardConfig,
     TrainerRole,
@@ -26,6 +25,7 @@ from hermes_tui_training.api.learner import (
     LearnerMetrics,
     LearnerSeconds,
     NonFiniteError,
+    NothingMovedError,
     RollbackAnswer,
     RollbackRequest,
     RollbackResult,
@@ -56,7 +56,7 @@ class ScriptedLearner:
         self.dies_after_rollback = False
         self.gone = False
         self.busy_with: int | None = None
-        self.kl = 0.01
+        self.leaves_behind = 0
 
     async def health(self) -> LearnerHealth:
         if self.gone:
@@ -76,7 +76,7 @@ class ScriptedLearner:
             base_version=request.base_version,
             target_version=request.target_version,
             facts=request.facts,
-            metrics=_metrics(self.kl),
+            metrics=_metrics(),
             completions=tuple(
                 TrainedCompletion(
                     completion_id=span.completion_id,
@@ -87,6 +87,7 @@ class ScriptedLearner:
                 for sample in request.samples
                 for span in sample.spans
             ),
+            stale_episode_ids=request.facts.episode_ids[: self.leaves_behind],
         )
         with checkpoint.writing(self.root, request.target_version) as directory:
             (directory / checkpoint.STEP_FILE).write_text(result.model_dump_json())
@@ -128,10 +129,10 @@ class SwappingEngine:
         self.swaps.append(policy_version)
 
 
-def _metrics(kl: float) -> LearnerMetrics:
-    names = [n for n in LearnerMetrics.model_fields if n not in ("seconds", "num_trained_tokens")]
-    values: dict[str, Any] = {**dict.fromkeys(names, 0.25), "kl_step": kl, "num_trained_tokens": 2}
-    return LearnerMetrics(**values, seconds=LearnerSeconds(recompute=1.0, update=2.0))
+def _metrics() -> LearnerMetrics:
+    given = {"seconds": LearnerSeconds(recompute=1.0, update=2.0), "num_trained_tokens": 2}
+    required = [name for name, field in LearnerMetrics.model_fields.items() if field.is_required()]
+    return LearnerMetrics(**{**dict.fromkeys(required, 0.25), **given})  # type: ignore[arg-type]
 
 
 class Bench:
@@ -419,18 +420,47 @@ async def test_a_failed_publish_is_said_and_tried_again(bench: Bench) -> None:
     assert bench.kinds().count(EventKind.PUBLISH_FAILED) == 1
 
 
-async def test_too_large_a_step_pauses_training_until_somebody_resumes(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, loss=LossConfig(max_step_kl=0.5))
-    bench.learner.kl = 0.75
+async def test_a_step_that_moves_nothing_makes_no_version_and_says_why(bench: Bench) -> None:
+    def refuse(_: StepRequest) -> None:
+        raise NothingMovedError("the model says this nearly always by now", "certain")
+
+    bench.learner.script = [refuse]
     async with bench.running() as orchestrator:
-        bench.episode(1.0)
+        certain = bench.episode(1.0)
+        await until(lambda: bench.state(certain) == "dropped")
+        assert bench.store.episodes.get(certain).dropped_reason == "certain"
+        assert orchestrator.status()["policy_version"] == 0
+        later = bench.episode(-1.0)
+        await until(lambda: bench.state(later) == "trained")
+    (said,) = [e.payload for e in bench.store.events.stored() if e.kind == EventKind.STEP_UNMOVED]
+    assert said == {
+        "episode_ids": [certain],
+        "reason": "certain",
+        "message": "the model says this nearly always by now",
+    }
+    assert [row["episode_ids"] for row in bench.store.steps.rows()] == [[later]]
+
+
+async def test_what_the_policy_has_left_behind_is_dropped_as_stale(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, batch_size=2)
+    bench.learner.leaves_behind = 1
+    async with bench.running() as orchestrator:
+        old, fresh = bench.episode(1.0), bench.episode(1.0)
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+        await until(lambda: bench.state(old) == "dropped")
+    assert bench.store.episodes.get(old).dropped_reason == "stale"
+    assert bench.state(fresh) == "trained"
+    assert bench.store.steps.rows()[0]["episode_ids"] == [fresh]
+
+
+async def test_a_pause_lasts_until_somebody_resumes(bench: Bench) -> None:
+    async with bench.running() as orchestrator:
+        await orchestrator.pause("somebody wants to look")
         await until(lambda: orchestrator.status()["state"] == "paused")
-        assert "moved 0.75 nats" in orchestrator.status()["reason"]
-        assert orchestrator.status()["policy_version"] == 1
+        assert orchestrator.status()["reason"] == "somebody wants to look"
     async with bench.running() as orchestrator:
         assert orchestrator.status()["paused"]
         later = bench.episode(-1.0)
-        bench.learner.kl = 0.1
         await orchestrator.resume()
         await until(lambda: bench.state(later) == "trained")
     assert [EventKind.TRAINER_PAUSED in bench.kinds(), EventKind.TRAINER_RESUMED in bench.kinds()]

@@ -1,9 +1,19 @@
-"""The policy-gradient loss: decoupled, clipped PPO (AReaL, arXiv:2505.24298).
+"""The policy-gradient loss: decoupled PPO with truncated importance weights.
 
-Three policies meet in it. *behavior* sampled the tokens, *proximal* is the learner's policy just
-before the update (recomputed: it differs from the engine's by kernels, precision and staleness),
-*policy* is the one being updated. The clip is around proximal; the step from behavior to proximal
-is corrected by a truncated importance weight, and tokens for which it is too far are left out.
+Three policies meet in it. *behavior* sampled the tokens. *proximal* is the learner's policy just
+before the update; it differs from behavior by kernels, precision and staleness. *policy* is the one
+being updated, and the clip is around proximal (AReaL, arXiv:2505.24298 eq. 5). The step from
+behavior to proximal is corrected by an importance weight, truncated so that few tokens cannot
+dominate a step (IMPALA, arXiv:1802.01561). Tokens for which it leaves ``[1/reject, reject]`` are
+left out: the correction would be mostly noise.
+
+Deviations from AReaL:
+
+* Each completion counts alike, not each token: tokens are weighted by ``token_weights_T``. A
+  person's score is about a reply. With one weight per token, a reply of 258 tokens would push
+  eight times as hard as one of 31 in the same step.
+* With one update a step policy equals proximal, the ratio is 1 and the clip changes no gradient.
+  It only counts tokens in ``clip_frac``, after the update.
 
 Pure functions of tensors. Shape legend: T tokens, of one sequence or of many, in any order.
 """
@@ -35,10 +45,11 @@ class LossInputs:
     """[T] float32."""
     loss_mask_T: Tensor
     """[T] bool."""
+    token_weights_T: Tensor
+    """[T] float32, positive: what each token counts; they sum to 1 over the *whole* step, whatever
+    this call holds, so that micro-batches change nothing."""
     reference_logprobs_T: Tensor | None = None
     """[T] float32, natural log, of the weights that training started from; needed with kl_coef."""
-    num_trainable_tokens: int
-    """Tokens with a true mask in the *whole* step: the denominator, whatever this call holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +57,7 @@ class LossOutputs:
     """The loss and its diagnostics; parts of one step add up with ``+``."""
 
     loss: Tensor
-    """Scalar: the sum over these trainable tokens divided by num_trainable_tokens."""
+    """Scalar: the weighted sum over these trainable tokens."""
     ratio_mean: float
     """Policy over proximal."""
     ratio_max: float
@@ -84,8 +95,8 @@ def policy_gradient_loss(inputs: LossInputs, config: LossConfig) -> LossOutputs:
         inputs: log-probabilities, advantages and mask; lengths are equal.
         config: clip_low, clip_high, tis_cap, reject: ratios, dimensionless; kl_coef.
 
-    Raises: ValueError: lengths differ, no token of the step is trainable, or kl_coef is set and
-        there are no reference_logprobs_T.
+    Raises: ValueError: lengths differ, a trainable token has no positive weight, or kl_coef is set
+        and there are no reference_logprobs_T.
     """
     _check(inputs, config)
     mask_T = inputs.loss_mask_T
@@ -94,30 +105,31 @@ def policy_gradient_loss(inputs: LossInputs, config: LossConfig) -> LossOutputs:
     proximal_N = inputs.proximal_logprobs_T[mask_T].detach()
     behavior_N = inputs.behavior_logprobs_T[mask_T].detach()
     advantages_N = inputs.advantages_T[mask_T]
-    denominator = inputs.num_trainable_tokens
+    weights_N = inputs.token_weights_T[mask_T]
 
     ratio_N = torch.exp(policy_N - proximal_N)
     clipped_N = ratio_N.clamp(1 - config.clip_low, 1 + config.clip_high)
     behavior_ratio_N = torch.exp(proximal_N - behavior_N)
     kept_N = (behavior_ratio_N >= 1 / config.reject) & (behavior_ratio_N <= config.reject)
-    weight_N = behavior_ratio_N.clamp(max=config.tis_cap) * kept_N
+    importance_N = behavior_ratio_N.clamp(max=config.tis_cap) * kept_N
     objective_N = torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N)
-    loss = -(weight_N * objective_N).sum() / denominator
+    loss = -(weights_N * importance_N * objective_N).sum()
 
     kl_reference = 0.0
     if inputs.reference_logprobs_T is not None:
-        kl = kl_k3(policy_N, inputs.reference_logprobs_T[mask_T].detach()).sum() / denominator
+        kl_N = kl_k3(policy_N, inputs.reference_logprobs_T[mask_T].detach())
+        kl = (weights_N * kl_N).sum()
         loss = loss + config.kl_coef * kl
         kl_reference = float(kl.detach())
 
     pushed_past_N = clipped_N * advantages_N < ratio_N * advantages_N
     return LossOutputs(
         loss=loss,
-        ratio_mean=float(ratio_N.detach().sum()) / denominator,
+        ratio_mean=float((weights_N * ratio_N.detach()).sum()),
         ratio_max=float(ratio_N.detach().max()) if len(ratio_N) else 0.0,
-        clip_frac=int(pushed_past_N.sum()) / denominator,
-        rejected_frac=int((~kept_N).sum()) / denominator,
-        kl_behavior=float(kl_k3(behavior_N, proximal_N).sum()) / denominator,
+        clip_frac=float((weights_N * pushed_past_N).sum()),
+        rejected_frac=float((weights_N * ~kept_N).sum()),
+        kl_behavior=float((weights_N * kl_k3(behavior_N, proximal_N)).sum()),
         kl_reference=kl_reference,
     )
 
@@ -142,12 +154,13 @@ def _check(inputs: LossInputs, config: LossConfig) -> None:
         inputs.behavior_logprobs_T,
         inputs.advantages_T,
         inputs.loss_mask_T,
+        inputs.token_weights_T,
     ]
     if inputs.reference_logprobs_T is not None:
         tensors.append(inputs.reference_logprobs_T)
     if len({tuple(tensor.shape) for tensor in tensors}) != 1:
         raise ValueError(f"lengths differ: {[tuple(tensor.shape) for tensor in tensors]}")
-    if inputs.num_trainable_tokens < 1:
-        raise ValueError("no token of the step is trainable")
+    if not (inputs.token_weights_T[inputs.loss_mask_T] > 0).all():
+        raise ValueError("a trainable token has no positive weight")
     if config.kl_coef > 0 and inputs.reference_logprobs_T is None:
         raise ValueError("kl_coef needs reference_logprobs_T")

@@ -91,7 +91,7 @@ def step_row(result: StepResult, times: PublishTimes) -> dict[str, Any]:
         "step": result.target_version,
         "policy_version": result.target_version,
         "rolled_back_to": None,
-        "episode_ids": list(facts.episode_ids),
+        "episode_ids": [i for i in facts.episode_ids if i not in result.stale_episode_ids],
         **facts.model_dump(exclude={"episode_ids", "baselines", "scored_at", "wait_s", "claim_s"}),
         **metrics.model_dump(exclude={"seconds"}),
         "seconds": {

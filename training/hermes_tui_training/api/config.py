@@ -99,20 +99,40 @@ class GroupConfig(Section):
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
+class StepConfig(Section):
+    """``[training.step]``: how far one step moves the policy."""
+
+    nats_per_unit: float = Field(0.5, ge=0)
+    """How far a score of 1 moves the judged reply: change of its tokens' mean log-probability, in
+    nats. 0.1 moves it a tenth of that. 0 trains nothing."""
+    max_reference_drift: float = Field(0.1, gt=0)
+    """How far the mean log-probability of the reference text may fall over the whole run, in nats a
+    token. A step that would go beyond is shortened."""
+    reference_text: str = (
+        "A river begins high in the hills, where rain and melting snow gather in small streams. "
+        '"How far is it to the sea?" asked Maria. Two days on foot, said the old man. In 1891 a '
+        "bridge was built there; it still stands."
+    )
+    """A text that no score is about. What happens to it is what happens to the rest of the model;
+    choose one in the language and of the kind that should stay as it is."""
+
+
 class OptimizerConfig(Section):
-    """``[training.optimizer]``: AdamW."""
+    """``[training.optimizer]``: without effect, and accepted so that older files load.
+
+    ``[training.step]`` says how far a step goes; nothing is kept from step to step.
+    """
 
     learning_rate: float = Field(3e-4, gt=0)
-    """Step size; 3e-4 suits adapters, 1e-5 all weights of the embedded model (docs/learning.md)."""
+    """Without effect: the length of a step is searched."""
     betas: tuple[_Decay, _Decay] = (0.0, 0.99)
-    """AdamW's decay of the gradient's mean and of its square. The first is 0: with momentum, the
-    judgement before would still push when the next one comes."""
+    """Without effect."""
     weight_decay: float = Field(0.0, ge=0)
-    """Decoupled weight decay."""
+    """Without effect."""
     warmup_steps: int = Field(0, ge=0)
-    """Steps over which the learning rate rises linearly."""
+    """Without effect."""
     max_grad_norm: float = Field(1.0, gt=0)
-    """Gradients are scaled down to this norm."""
+    """Without effect."""
 
 
 class LoraConfig(Section):
@@ -128,18 +148,18 @@ class LossConfig(Section):
     """``[training.loss]``: decoupled, clipped policy gradient (AReaL, arXiv:2505.24298)."""
 
     clip_low: float = Field(0.2, gt=0, le=1)
-    """How far below 1 the policy ratio still counts."""
+    """How far below 1 the policy ratio counts as moved past the clip, in ``clip_frac``."""
     clip_high: float = Field(0.2, gt=0)
-    """How far above 1 the policy ratio still counts."""
-    tis_cap: float = Field(5.0, gt=0)
+    """How far above 1 it does."""
+    tis_cap: float = Field(2.0, gt=0)
     """Bound of the truncated importance weight between sampler and trainer."""
     reject: float = Field(5.0, gt=1)
     """Tokens whose behaviour ratio leaves [1/reject, reject] are masked out and counted."""
     kl_coef: float = Field(0.0, ge=0)
     """Weight of the KL penalty towards the weights that training started from."""
-    max_step_kl: float = Field(0.3, gt=0)
-    """How far one step may move the policy: KL in nats a token. A larger update is halved until it
-    fits; when that does not help, training pauses and says why."""
+    max_step_kl: float = Field(0.5, gt=0)
+    """How far one step may move the policy at the judged tokens: KL in nats a token. A step that
+    would go beyond is shortened."""
 
 
 class CheckpointConfig(Section):
@@ -181,8 +201,12 @@ class TrainingConfig(Section):
     """Key of the inference gateway's admin routes; empty mints one into keys.json."""
     batch_size: int = Field(1, ge=1)
     """Scored groups or lone episodes that make a step."""
-    max_staleness: int = Field(4, ge=0)
-    """Episodes sampled by weights more versions behind than this are not trained."""
+    max_staleness: int = Field(256, ge=0)
+    """Episodes sampled by weights more versions behind than this are not trained, whatever their
+    divergence."""
+    max_divergence: float = Field(0.5, gt=0)
+    """Episodes from which the policy has moved further than this since they were sampled are not
+    trained: KL(sampler, learner) in nats a token, at their own tokens."""
     micro_batch_tokens: int = Field(4096, ge=1)
     """Padded tokens that go through the learner's model at once; changes memory, not results."""
     train_truncated: bool = False
@@ -191,12 +215,19 @@ class TrainingConfig(Section):
     engine: EngineConfig = EngineConfig()
     reward: RewardConfig = RewardConfig()
     group: GroupConfig = GroupConfig()
+    step: StepConfig = StepConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     lora: LoraConfig = LoraConfig()
     loss: LossConfig = LossConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     store: StoreConfig = StoreConfig()
     canary: CanaryConfig = CanaryConfig()
+
+
+def settings_without_effect(training: TrainingConfig) -> list[str]:
+    """Return the dotted names of settings that were changed and do nothing."""
+    changed = training.optimizer.model_dump(exclude_defaults=True)
+    return [f"training.optimizer.{name}" for name in changed]
 
 
 class TrainerRole(RoleConfig):

@@ -12,10 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_tui_common.errors import TrainingError
 from hermes_tui_training.algorithm.samples import TrainingSample
+from hermes_tui_training.algorithm.step_length import Limit
 from hermes_tui_training.api.types import TrainedCompletion
 
 NON_FINITE = "non_finite"
 """Error code: the step gave numbers that are not finite; the body's episode_ids are at fault."""
+
+NOTHING_MOVED = "nothing_moved"
+"""Error code: the step would not have moved the policy; the body's ``reason`` says why."""
 
 VERSION_EXISTS = "version_exists"
 """Error code: the version to make has a finished checkpoint."""
@@ -32,6 +36,26 @@ class NonFiniteError(TrainingError):
     def __init__(self, message: str, episode_ids: Sequence[str]) -> None:
         super().__init__(message)
         self.episode_ids = tuple(episode_ids)
+
+
+StillReason = Literal["certain", "no_gradient", "stale", "step_too_far", "reference_drift"]
+"""Why a step moved nothing. certain: the reply is said nearly always by now · no_gradient: the
+scores ask for no change, or cancel each other out · stale: the policy has changed too much since
+the reply was sampled · step_too_far: any step breaks ``training.loss.max_step_kl`` or gives numbers
+that are not finite · reference_drift: any step breaks ``training.step.max_reference_drift``."""
+
+
+class NothingMovedError(TrainingError):
+    """A step would not have moved the policy; no version was made.
+
+    Args:
+        message: what was tried, for a person.
+        reason: why.
+    """
+
+    def __init__(self, message: str, reason: StillReason) -> None:
+        super().__init__(message)
+        self.reason: StillReason = reason
 
 
 class VersionExistsError(TrainingError):
@@ -96,9 +120,9 @@ class LearnerSeconds(Message):
     """Where the learner's time went."""
 
     recompute: float
-    """Log-probabilities before and after."""
+    """The trials of the search: log-probabilities after."""
     update: float
-    """Loss, gradient and optimizer."""
+    """Log-probabilities before, loss and gradient."""
 
 
 class LearnerMetrics(Message):
@@ -107,11 +131,27 @@ class LearnerMetrics(Message):
     loss: float
     """The loss that was minimized."""
     grad_norm: float
-    """Norm of the whole gradient before clipping."""
+    """Norm of the whole gradient of the loss."""
     learning_rate: float
-    """Step size used, warm-up included."""
+    """Length that the search found: what the step's direction was multiplied with."""
     step_frac: float
-    """Share of the optimizer's update that was taken: 1.0, or less where it went too far."""
+    """Share of the wanted move that was made: about 1.0, or less where ``limit`` says why."""
+    target_nats: float = 0.0
+    """Wanted change of the judged tokens' mean log-probability, in the judged direction."""
+    moved_nats: float = 0.0
+    """The change that was made, measured after the update."""
+    limit: Limit | None = None
+    """Why it moved less than wanted; None when it did not."""
+    num_trials: int = 1
+    """Lengths that were tried."""
+    num_certain: int = 0
+    """Completions with praise that counted less or not at all, since they are near certain."""
+    reference_logprob: float | None = None
+    """Mean log-probability of the reference text's tokens after the update, nats a token."""
+    reference_drift: float | None = None
+    """How far that is below where training began; negative when it rose."""
+    reference_kl: float | None = None
+    """KL(weights that training started from, policy) on the reference text, nats a token."""
     ratio_mean: float
     """Policy after over before the update."""
     ratio_max: float
@@ -155,6 +195,8 @@ class StepResult(Message):
     """As the learner measured them."""
     completions: tuple[TrainedCompletion, ...]
     """What happened to each trained completion."""
+    stale_episode_ids: tuple[str, ...] = ()
+    """Episodes left out, since the policy has changed too much since they were sampled."""
 
 
 class StepAnswer(Message):

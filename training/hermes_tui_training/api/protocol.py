@@ -46,6 +46,8 @@ class EventKind(StrEnum):
     """A step's row was recorded; the payload is the row."""
     STEP_FAILED = "step.failed"
     """A step was given up; payload ``reason``."""
+    STEP_UNMOVED = "step.unmoved"
+    """A step would have changed nothing, no version was made; payload ``reason``, ``message``."""
     VERSION_ROLLED_BACK = "version.rolled_back"
     """A version with an earlier one's weights was made; the payload is its row in the steps."""
     CANARY_ANSWERED = "canary.answered"

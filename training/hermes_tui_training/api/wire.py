@@ -384,9 +384,9 @@ class StepSeconds(WireModel):
     claim: float | None = None
     """To claim episodes and make samples."""
     recompute: float | None = None
-    """Log-probabilities before and after."""
+    """The trials of the search: log-probabilities after."""
     update: float | None = None
-    """Loss, gradient and optimizer."""
+    """Log-probabilities before, loss and gradient."""
     save: float | None = None
     """To write the checkpoint."""
     publish: float | None = None
@@ -433,11 +433,28 @@ class StepRecord(WireModel):
     loss: float | None = None
     """The loss that was minimized."""
     grad_norm: float | None = None
-    """Norm of the whole gradient before clipping."""
+    """Norm of the whole gradient."""
     learning_rate: float | None = None
-    """Step size used, warm-up included."""
+    """Length that the search found: what the step's direction was multiplied with."""
     step_frac: float | None = None
-    """Share of the optimizer's update that was taken; less than 1.0 where it went too far."""
+    """Share of the wanted move that was made; less than about 1.0 where ``limit`` says why."""
+    target_nats: float | None = None
+    """Wanted change of the judged tokens' mean log-probability, in the judged direction."""
+    moved_nats: float | None = None
+    """The change that was made, measured after the update."""
+    limit: str | None = None
+    """Why it moved less than wanted: ``certain``, ``step_kl``, ``reference_drift``, ``not_finite``,
+    ``search``; None when it did not."""
+    num_trials: int | None = None
+    """Lengths that were tried."""
+    num_certain: int | None = None
+    """Completions with praise that counted less or not at all, since they are near certain."""
+    reference_logprob: float | None = None
+    """Mean log-probability of the reference text's tokens after the update, nats."""
+    reference_drift: float | None = None
+    """How far that is below where training began; negative when it rose."""
+    reference_kl: float | None = None
+    """KL(weights that training started from, policy) on the reference text, nats a token."""
     ratio_mean: float | None = None
     """Policy after over before the update."""
     ratio_max: float | None = None

@@ -19,6 +19,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from tokenizers import Tokenizer
 
 from hermes_tui_common.auth import require_key
 from hermes_tui_common.errors import ApiError, TrainingError
@@ -27,9 +28,11 @@ from hermes_tui_common.serving import report_stage
 from hermes_tui_training.api.config import LearnerRole
 from hermes_tui_training.api.learner import (
     NON_FINITE,
+    NOTHING_MOVED,
     VERSION_EXISTS,
     LearnerHealth,
     NonFiniteError,
+    NothingMovedError,
     RollbackAnswer,
     RollbackRequest,
     StepAnswer,
@@ -82,8 +85,15 @@ class LearnerService:
         serve = self._config.serve
         directory = prepare_model(self._config.model.path, lambda line: report_stage(serve, line))
         report_stage(serve, "loading weights")
+        training = self._config.training
+        # The plain tokenizer: a reference text is text, whatever the chat template is.
+        tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         return Learner(
-            directory, self._config.model, self._config.training, self._config.checkpoints
+            directory,
+            self._config.model,
+            training,
+            self._config.checkpoints,
+            tokenizer.encode(training.step.reference_text).ids,
         )
 
     async def _making(self, version: int, work: Callable[[Learner], T]) -> T:
@@ -125,19 +135,24 @@ def create_app(config: LearnerRole) -> Starlette:
             refusal = ApiError(422, str(error), code=NON_FINITE)
             content = {**refusal.body(), "episode_ids": list(error.episode_ids)}
             return JSONResponse(content, status_code=422)
+        except NothingMovedError as error:
+            logger.info("nothing moved version=%s: %s", body.target_version, error)
+            refusal = ApiError(422, str(error), code=NOTHING_MOVED)
+            return JSONResponse({**refusal.body(), "reason": error.reason}, status_code=422)
         except VersionExistsError as error:
             raise ApiError(409, str(error), code=VERSION_EXISTS) from error
         except TrainingError as error:
             raise ApiError(500, str(error)) from error
         metrics = answer.result.metrics
         logger.info(
-            "step done version=%s tokens=%s grad_norm=%.3g logprob=%.3f->%.3f kl=%.3g",
+            "step done version=%s tokens=%s moved=%.3f of %.3f kl=%.3g trials=%s limit=%s",
             body.target_version,
             metrics.num_trained_tokens,
-            metrics.grad_norm,
-            metrics.logprob_before,
-            metrics.logprob_after,
+            metrics.moved_nats,
+            metrics.target_nats,
             metrics.kl_step,
+            metrics.num_trials,
+            metrics.limit,
         )
         return JSONResponse(answer.model_dump(mode="json"))
 

@@ -1,6 +1,6 @@
 """Samples as padded tensors, a few at a time.
 
-Shape legend: B samples, T tokens of the longest, N trained tokens of the batch.
+Shape legend: B samples, T tokens of the longest, N trained tokens of the batch, C its completions.
 """
 
 from __future__ import annotations
@@ -36,8 +36,20 @@ class Batch:
     """[N] float32."""
     behavior_logprobs_N: Tensor
     """[N] float32, natural log."""
-    advantages_N: Tensor
-    """[N] float32."""
+    advantages_C: Tensor
+    """[C] float32."""
+    span_sizes_C: Tensor
+    """[C] int64: trained tokens of each completion; they sum to N."""
+
+    def per_token(self, values_C: Tensor) -> Tensor:
+        """Return [N]: each completion's value at each of its tokens."""
+        return values_C.repeat_interleave(self.span_sizes_C)
+
+    def per_completion(self, values_N: Tensor) -> Tensor:
+        """Return [C]: the mean over each completion's tokens."""
+        return torch.stack(
+            [part.mean() for part in torch.split(values_N, self.span_sizes_C.tolist())]
+        )
 
     def split(self, values_N: Tensor) -> list[Tensor]:
         """Return per-token values sample by sample."""
@@ -77,10 +89,8 @@ def _batch(samples: Sequence[TrainingSample], device: torch.device) -> Batch:
     behavior = [torch.tensor(s.behavior_logprobs, dtype=torch.float32) for s in samples]
     # Padding and the mask's order are those of the samples, so spans line up with the N tokens.
     spans = [span for sample in samples for span in sample.spans]
-    num_tokens = torch.tensor([span.num_tokens for span in spans])
-
-    def per_token(values: list[float]) -> Tensor:
-        return torch.tensor(values).repeat_interleave(num_tokens).to(device)
+    span_sizes_C = torch.tensor([span.num_tokens for span in spans])
+    temperatures_C = torch.tensor([float(span.temperature) for span in spans])
 
     return Batch(
         samples=tuple(samples),
@@ -90,7 +100,8 @@ def _batch(samples: Sequence[TrainingSample], device: torch.device) -> Batch:
         ),
         loss_mask_BT=loss_mask_BT.to(device),
         targets_N=token_ids_BT[loss_mask_BT].to(device),
-        temperatures_N=per_token([span.temperature for span in spans]),
+        temperatures_N=temperatures_C.repeat_interleave(span_sizes_C).to(device),
         behavior_logprobs_N=pad_sequence(behavior, batch_first=True)[loss_mask_BT].to(device),
-        advantages_N=per_token([span.advantage for span in spans]),
+        advantages_C=torch.tensor([float(span.advantage) for span in spans]).to(device),
+        span_sizes_C=span_sizes_C.to(device),
     )

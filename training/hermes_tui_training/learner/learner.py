@@ -1,31 +1,26 @@
-"""One optimizer step: recompute, loss, gradient, update, recompute, save.
+"""Steps and rollbacks: from one checkpoint to the next.
 
 Stateless beyond its checkpoints: asked to start from a version that it does not hold, it loads it.
 Blocking and not thread-safe; the app calls it from one thread.
-
-Shape legend: N trained tokens of a batch, S trained tokens of the step, K rows kept, V vocabulary.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
-import math
-import operator
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor
 
 from hermes_tui_common.errors import ConfigError, TrainingError
-from hermes_tui_training.algorithm.losses import LossInputs, LossOutputs, policy_gradient_loss
 from hermes_tui_training.algorithm.samples import TrainingSample
-from hermes_tui_training.api.config import ModelConfig, TrainingConfig
+from hermes_tui_training.api.config import (
+    ModelConfig,
+    TrainingConfig,
+    settings_without_effect,
+)
 from hermes_tui_training.api.learner import (
     LearnerMetrics,
     LearnerSeconds,
@@ -41,63 +36,34 @@ from hermes_tui_training.api.learner import (
 from hermes_tui_training.api.types import TrainedCompletion
 from hermes_tui_training.learner.batches import Batch, make_batches
 from hermes_tui_training.learner.model import PolicyModel
+from hermes_tui_training.learner.reference import ReferenceText
 from hermes_tui_training.learner.state import TrainingState, read_state, write_state
+from hermes_tui_training.learner.update import Update, Updater
 from hermes_tui_training.store import checkpoint
 
 logger = logging.getLogger(__name__)
 
-KL_TOKENS = 128
-"""Trained tokens, evenly spread, at which the KL of the update is computed over the whole
-vocabulary; 25 MB at a vocabulary of 49,152."""
-
-MAX_HALVINGS = 4
-"""How often an update that went too far is halved: down to a sixteenth."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scores:
-    """The whole step's trained tokens under one set of weights, batch after batch."""
-
-    logprobs: list[Tensor]
-    """Per batch [N] float32."""
-    entropy_S: Tensor
-    """[S] nats."""
-    kept_KV: Tensor
-    """[K, V] log-probabilities at the rows that the step's KL is computed at."""
-
-    @property
-    def logprobs_S(self) -> Tensor:
-        """[S] float32."""
-        return torch.cat(self.logprobs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Update:
-    """What changing the weights came with."""
-
-    outputs: LossOutputs
-    """Of the whole step, at the weights before."""
-    grad_norm: float
-    """Before clipping."""
-    learning_rate: float
-    """Warm-up included."""
-    weights_before: list[Tensor]
-    """The weights as they were, in the policy's order, in main memory."""
-
 
 class Learner:
-    """Holds the weights, the optimizer, and the version that they are."""
+    """Holds the weights, what the next step needs beside them, and the version that they are."""
 
     def __init__(
-        self, directory: Path, model: ModelConfig, training: TrainingConfig, checkpoints: Path
+        self,
+        directory: Path,
+        model: ModelConfig,
+        training: TrainingConfig,
+        checkpoints: Path,
+        reference_ids: Sequence[int] = (),
     ) -> None:
         """Load the model and the newest checkpoint.
 
         Args:
             directory: the model, in Hugging Face layout.
             model: dtype, and the path that checkpoints must have been trained from.
-            training: learning rate, loss, adapters.
+            training: step, loss, adapters.
             checkpoints: directory of the ``policy_version_<N>`` directories.
+            reference_ids: the reference text's tokens; with fewer than two nothing bounds what a
+                step does beside the judged replies.
         Raises:
             ConfigError: the model cannot be trained, or the checkpoints were made with settings
                 that do not fit.
@@ -113,7 +79,11 @@ class Learner:
             dtype=_dtype(model.dtype, self._device),
             with_reference=training.loss.kl_coef > 0,
         )
-        self._optimizer = self._new_optimizer()
+        for name in settings_without_effect(training):
+            logger.warning("%s has no effect: how far a step goes is searched", name)
+        # Before any checkpoint is loaded: this is how the model read the text before training.
+        reference = ReferenceText(self._policy, reference_ids) if len(reference_ids) > 1 else None
+        self._updater = Updater(self._policy, reference, training)
         self._num_updates = 0
         self.version = 0
         checkpoint.remove_unfinished(checkpoints)
@@ -131,7 +101,7 @@ class Learner:
         )
 
     def load(self, version: int) -> None:
-        """Take weights and optimizer of a version; 0 is the model without any checkpoint.
+        """Take weights and state of a version; 0 is the model without any checkpoint.
 
         Raises:
             ConfigError: it was made with settings that do not fit.
@@ -140,22 +110,20 @@ class Learner:
         started = time.monotonic()
         # Nothing may pass for the new version while only some of it has been loaded.
         self.version = -1
-        self._optimizer = self._new_optimizer()
         self._num_updates = 0
+        self._updater.linearity = 1.0
         if version == 0:
             self._policy.load(None)
         else:
             path = checkpoint.checkpoint_path(self._checkpoints, version)
             if not checkpoint.is_complete(self._checkpoints, version):
                 raise TrainingError(f"there is no finished checkpoint {path}")
-            state = read_state(path, self._device)
+            state = read_state(path)
             self._require_same_settings(path, state)
             self._policy.load(path)
-            self._optimizer.load_state_dict(state.optimizer)
-            for group in self._optimizer.param_groups:  # the present settings count
-                group.update(self._settings())
+            self._updater.linearity = state.linearity
             self._num_updates = state.num_updates
-            torch.set_rng_state(state.rng)
+        self._updater.weights_changed()
         self.version = version
         logger.info("loaded version=%s seconds=%.2f", version, time.monotonic() - started)
 
@@ -164,7 +132,8 @@ class Learner:
 
         Raises:
             VersionExistsError: target_version has a finished checkpoint.
-            NonFiniteError: the numbers are not finite; weights and optimizer are as before.
+            NonFiniteError: the numbers are not finite; nothing of the step is kept.
+            NothingMovedError: it would not have changed the policy; no version is made.
             TrainingError: the base version cannot be loaded, or the checkpoint not be written.
         """
         self._begin(request.base_version, request.target_version)
@@ -198,169 +167,23 @@ class Learner:
             self.load(base_version)
 
     def _update(self, request: StepRequest) -> StepResult:
+        started = time.monotonic()
         batches = make_batches(request.samples, self._config.micro_batch_tokens, self._device)
-        times = [time.monotonic()]
-        before = self._score(batches)
-        self._require_finite(before, batches, "log-probabilities before the update")
-        times.append(time.monotonic())
-        update = self._train(batches, before)
-        times.append(time.monotonic())
-        after, step_frac = self._shorten(batches, before, update.weights_before)
-        times.append(time.monotonic())
-        seconds = LearnerSeconds(
-            recompute=times[1] - times[0] + times[3] - times[2], update=times[2] - times[1]
-        )
+        update = self._updater.update(batches)
+        self._num_updates += 1
         try:
-            metrics = self._metrics(batches, before, after, update, step_frac, seconds)
+            metrics = _metrics(batches, update, seconds=time.monotonic() - started)
         except ValidationError as error:  # it takes finite numbers only
-            raise NonFiniteError("the step's metrics are not finite", _ids(batches)) from error
+            ids = list(request.facts.episode_ids)
+            raise NonFiniteError("the step's metrics are not finite", ids) from error
         return StepResult(
             base_version=request.base_version,
             target_version=request.target_version,
             facts=request.facts,
             metrics=metrics,
-            completions=tuple(_trained_completions(batches, before, after)),
+            completions=tuple(_trained_completions(batches, update)),
+            stale_episode_ids=update.stale_episode_ids,
         )
-
-    def _metrics(
-        self,
-        batches: Sequence[Batch],
-        before: _Scores,
-        after: _Scores,
-        update: _Update,
-        step_frac: float,
-        seconds: LearnerSeconds,
-    ) -> LearnerMetrics:
-        moved = self._loss_at(batches, after.logprobs, before)
-        behavior_S = torch.cat([batch.behavior_logprobs_N for batch in batches])
-        mismatch_S = (before.logprobs_S - behavior_S).abs()
-        return LearnerMetrics(
-            loss=float(update.outputs.loss),
-            grad_norm=update.grad_norm,
-            learning_rate=update.learning_rate,
-            step_frac=step_frac,
-            ratio_mean=moved.ratio_mean,
-            ratio_max=moved.ratio_max,
-            clip_frac=moved.clip_frac,
-            rejected_frac=update.outputs.rejected_frac,
-            kl_behavior=update.outputs.kl_behavior,
-            kl_reference=update.outputs.kl_reference,
-            kl_step=_exact_kl(before, after),
-            entropy=float(before.entropy_S.mean()),
-            num_trained_tokens=_num_trained_tokens(batches),
-            gap_mean=float(mismatch_S.mean()),
-            gap_max=float(mismatch_S.max()),
-            logprob_before=float(before.logprobs_S.mean()),
-            logprob_after=float(after.logprobs_S.mean()),
-            seconds=seconds,
-        )
-
-    def _train(self, batches: Sequence[Batch], before: _Scores) -> _Update:
-        """Update the weights."""
-        optimizer, config = self._optimizer, self._config.optimizer
-        optimizer.zero_grad(set_to_none=True)
-        parts = []
-        for index, batch in enumerate(batches):
-            part = self._loss_of(batches, index, self._policy.logprobs(batch), before)
-            if not torch.isfinite(part.loss):
-                raise NonFiniteError("the loss is not finite", _ids([batch]))
-            torch.autograd.backward(part.loss)
-            parts.append(part.detached())
-        parameters = self._policy.parameters()
-        grad_norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm))
-        if not math.isfinite(grad_norm):
-            optimizer.zero_grad(set_to_none=True)
-            raise NonFiniteError("the gradient is not finite", _ids(batches))
-        self._num_updates += 1
-        warm = min(1.0, self._num_updates / max(1, config.warmup_steps))
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * warm
-        # In main memory: beside weights, gradients and moments a GPU may have no room for it.
-        weights = [p.detach().to("cpu", copy=True) for p in parameters]
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return _Update(
-            outputs=functools.reduce(operator.add, parts),
-            grad_norm=grad_norm,
-            learning_rate=config.learning_rate * warm,
-            weights_before=weights,
-        )
-
-    def _shorten(
-        self, batches: Sequence[Batch], before: _Scores, weights_before: Sequence[Tensor]
-    ) -> tuple[_Scores, float]:
-        """Halve an update that went too far; return the scores after it, and its share taken.
-
-        Too far: numbers that are not finite, more than ``max_step_kl`` away, or past the point
-        where the judged tokens moved the way they were judged. The first step after a start has
-        no history to scale it, and a judgement of few tokens is all the optimizer sees.
-        """
-        limit = self._config.loss.max_step_kl
-        for halvings in range(MAX_HALVINGS + 1):
-            after = self._score(batches)
-            finite = bool(torch.isfinite(after.logprobs_S).all())
-            within = finite and _exact_kl(before, after) <= limit
-            if (within and _gain(batches, before, after) >= 0) or halvings == MAX_HALVINGS:
-                break
-            for weight, old in zip(self._policy.parameters(), weights_before, strict=True):
-                weight.data.lerp_(old.to(weight.device), 0.5)
-        self._require_finite(after, batches, "log-probabilities after the update")
-        return after, 0.5**halvings
-
-    def _loss_at(
-        self, batches: Sequence[Batch], policy_logprobs: Sequence[Tensor], before: _Scores
-    ) -> LossOutputs:
-        """Return the loss of the whole step at given policy log-probabilities."""
-        parts = (
-            self._loss_of(batches, index, policy_N, before)
-            for index, policy_N in enumerate(policy_logprobs)
-        )
-        return functools.reduce(operator.add, parts)
-
-    def _loss_of(
-        self, batches: Sequence[Batch], index: int, policy_N: Tensor, before: _Scores
-    ) -> LossOutputs:
-        batch = batches[index]
-        with_reference = self._config.loss.kl_coef > 0
-        return policy_gradient_loss(
-            LossInputs(
-                policy_logprobs_T=policy_N,
-                proximal_logprobs_T=before.logprobs[index],
-                behavior_logprobs_T=batch.behavior_logprobs_N,
-                advantages_T=batch.advantages_N,
-                loss_mask_T=torch.ones_like(batch.advantages_N, dtype=torch.bool),
-                reference_logprobs_T=(
-                    self._policy.reference_logprobs(batch) if with_reference else None
-                ),
-                num_trainable_tokens=_num_trained_tokens(batches),
-            ),
-            self._config.loss,
-        )
-
-    def _score(self, batches: Sequence[Batch]) -> _Scores:
-        total = _num_trained_tokens(batches)
-        rows_K = torch.linspace(0, total - 1, min(total, KL_TOKENS)).round().long()
-        scores, start = [], 0
-        for batch in batches:
-            stop = start + len(batch.targets_N)
-            inside = rows_K[(rows_K >= start) & (rows_K < stop)] - start
-            scores.append(self._policy.score(batch, inside))
-            start = stop
-        return _Scores(
-            logprobs=[score.logprobs_N for score in scores],
-            entropy_S=torch.cat([score.entropy_N for score in scores]),
-            kept_KV=torch.cat([score.kept_KV for score in scores]),
-        )
-
-    def _require_finite(self, scores: _Scores, batches: Sequence[Batch], what: str) -> None:
-        bad = [
-            sample.episode_id
-            for batch, logprobs_N in zip(batches, scores.logprobs, strict=True)
-            for sample, part in zip(batch.samples, batch.split(logprobs_N), strict=True)
-            if not torch.isfinite(part).all()
-        ]
-        if bad:
-            raise NonFiniteError(f"{what} are not finite", list(dict.fromkeys(bad)))
 
     def _save(self, result: StepResult | RollbackResult) -> float:
         """Write what is held as a checkpoint; return the seconds that it took."""
@@ -376,8 +199,7 @@ class Learner:
                     rank=self._config.lora.rank,
                     alpha=self._config.lora.alpha,
                     num_updates=self._num_updates,
-                    optimizer=self._optimizer.state_dict(),
-                    rng=torch.get_rng_state(),
+                    linearity=self._updater.linearity,
                 ),
             )
             (directory / checkpoint.STEP_FILE).write_text(
@@ -385,17 +207,6 @@ class Learner:
             )
         self.version = result.target_version
         return time.monotonic() - started
-
-    def _new_optimizer(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self._policy.parameters(), **self._settings())
-
-    def _settings(self) -> dict[str, Any]:
-        config = self._config.optimizer
-        return {
-            "lr": config.learning_rate,
-            "betas": config.betas,
-            "weight_decay": config.weight_decay,
-        }
 
     def _require_same_settings(self, path: Path, state: TrainingState) -> None:
         lora = self._config.lora
@@ -423,33 +234,50 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if name == "bfloat16" else torch.float32
 
 
-def _num_trained_tokens(batches: Sequence[Batch]) -> int:
-    return sum(len(batch.targets_N) for batch in batches)
+def _metrics(batches: Sequence[Batch], update: Update, *, seconds: float) -> LearnerMetrics:
+    """Return a step's numbers. Raises: ValidationError: one is not finite."""
+    before, after, trial = update.before, update.after, update.length.trial
+    assert trial is not None
+    behavior_S = torch.cat([batch.behavior_logprobs_N for batch in batches])
+    mismatch_S = (before.logprobs_S - behavior_S).abs()
+    reference = update.reference
+    return LearnerMetrics(
+        loss=float(update.outputs.loss),
+        grad_norm=update.grad_norm,
+        learning_rate=trial.length,
+        step_frac=trial.moved / update.target_nats,
+        target_nats=update.target_nats,
+        moved_nats=trial.moved,
+        limit=update.limit,
+        num_trials=update.length.num_trials,
+        num_certain=update.num_certain,
+        reference_logprob=reference.logprob if reference else None,
+        reference_drift=reference.drift if reference else None,
+        reference_kl=reference.kl if reference else None,
+        ratio_mean=update.moved.ratio_mean,
+        ratio_max=update.moved.ratio_max,
+        clip_frac=update.moved.clip_frac,
+        rejected_frac=update.outputs.rejected_frac,
+        kl_behavior=update.outputs.kl_behavior,
+        kl_reference=update.outputs.kl_reference,
+        kl_step=update.kl_step,
+        entropy=float(before.entropy_S.mean()),
+        num_trained_tokens=len(behavior_S),
+        gap_mean=float(mismatch_S.mean()),
+        gap_max=float(mismatch_S.max()),
+        logprob_before=float(before.logprobs_S.mean()),
+        logprob_after=float(after.logprobs_S.mean()),
+        seconds=LearnerSeconds(
+            recompute=update.search_s, update=max(0.0, seconds - update.search_s)
+        ),
+    )
 
 
-def _ids(batches: Sequence[Batch]) -> list[str]:
-    return list(dict.fromkeys(s.episode_id for batch in batches for s in batch.samples))
-
-
-def _exact_kl(before: _Scores, after: _Scores) -> float:
-    """Return the mean KL(before, after) over the kept rows, nats a token."""
-    kl_K = (before.kept_KV.exp() * (before.kept_KV - after.kept_KV)).sum(-1)
-    return max(0.0, float(kl_K.mean()))
-
-
-def _gain(batches: Sequence[Batch], before: _Scores, after: _Scores) -> float:
-    """Return how far the tokens moved the way they were judged: the sum of advantage x change."""
-    advantages_S = torch.cat([batch.advantages_N for batch in batches])
-    return float((advantages_S * (after.logprobs_S - before.logprobs_S)).sum())
-
-
-def _trained_completions(
-    batches: Sequence[Batch], before: _Scores, after: _Scores
-) -> list[TrainedCompletion]:
+def _trained_completions(batches: Sequence[Batch], update: Update) -> list[TrainedCompletion]:
     found = []
     for index, batch in enumerate(batches):
-        old = batch.split(before.logprobs[index])
-        new = batch.split(after.logprobs[index])
+        old = batch.split(update.before.logprobs[index])
+        new = batch.split(update.after.logprobs[index])
         for sample, old_n, new_n in zip(batch.samples, old, new, strict=True):
             found += _by_completion(sample, old_n.tolist(), new_n.tolist())
     return found

@@ -112,22 +112,13 @@ class PolicyModel:
         """Return the weights that are trained."""
         return [p for p in self._causal.parameters() if p.requires_grad]
 
-    def logprobs(self, batch: Batch) -> Tensor:
-        """Return [N] float32 log-probabilities of a batch's trained tokens, with gradients."""
+    def score_for_gradient(self, batch: Batch, kept_rows: Tensor | None = None) -> TokenScores:
+        """Return the same as ``score``, with a gradient behind ``logprobs_N``."""
         self._causal.train(batch.token_ids_BT.numel() >= CHECKPOINTING_TOKENS)
-        hidden_ND = self._trained_hidden(self._causal, batch)
-        parts = [
-            checkpoint(
-                self._row_logprobs,
-                hidden_ND[rows],
-                batch.targets_N[rows],
-                batch.temperatures_N[rows],
-                use_reentrant=False,
-            )
-            for rows in _row_chunks(len(hidden_ND))
-        ]
-        self._causal.eval()
-        return torch.cat(parts)
+        try:
+            return self._score(self._causal, batch, kept_rows)
+        finally:
+            self._causal.eval()
 
     @torch.no_grad()
     def score(self, batch: Batch, kept_rows: Tensor | None = None) -> TokenScores:
@@ -240,19 +231,37 @@ class PolicyModel:
         hidden_ND = self._trained_hidden(model, batch)
         logprobs, entropies, kept = [], [], []
         for rows in _row_chunks(len(hidden_ND)):
-            all_nV = self._row_distributions(hidden_ND[rows], batch.temperatures_N[rows], model)
-            logprobs.append(all_nV.gather(1, batch.targets_N[rows, None])[:, 0])
-            entropies.append(-(all_nV.exp() * all_nV).sum(-1))
-            kept.append(all_nV[_within(kept_rows, rows)])
+            # Logits are the largest tensors of all: the backward pass makes them anew.
+            logprobs_n, entropy_n, kept_kV = checkpoint(
+                self._score_rows,
+                model,
+                hidden_ND[rows],
+                batch.targets_N[rows],
+                batch.temperatures_N[rows],
+                _within(kept_rows, rows),
+                use_reentrant=False,
+            )
+            logprobs.append(logprobs_n)
+            entropies.append(entropy_n)
+            kept.append(kept_kV)
         return TokenScores(
             logprobs_N=torch.cat(logprobs),
             entropy_N=torch.cat(entropies),
             kept_KV=torch.cat(kept),
         )
 
-    def _row_logprobs(self, hidden_nD: Tensor, targets_n: Tensor, temperatures_n: Tensor) -> Tensor:
-        all_nV = self._row_distributions(hidden_nD, temperatures_n, self._causal)
-        return all_nV.gather(1, targets_n[:, None])[:, 0]
+    def _score_rows(
+        self,
+        model: Any,
+        hidden_nD: Tensor,
+        targets_n: Tensor,
+        temperatures_n: Tensor,
+        kept_rows: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        all_nV = self._row_distributions(hidden_nD, temperatures_n, model)
+        fixed_nV = all_nV.detach()
+        entropy_n = -(fixed_nV.exp() * fixed_nV).sum(-1)
+        return all_nV.gather(1, targets_n[:, None])[:, 0], entropy_n, fixed_nV[kept_rows]
 
     def _row_distributions(self, hidden_nD: Tensor, temperatures_n: Tensor, model: Any) -> Tensor:
         with self._autocast():

@@ -12,9 +12,11 @@ from hermes_tui_common.http import api_error_from
 from hermes_tui_common.serving import INSTANCE_HEADER
 from hermes_tui_training.api.learner import (
     NON_FINITE,
+    NOTHING_MOVED,
     VERSION_EXISTS,
     LearnerHealth,
     NonFiniteError,
+    NothingMovedError,
     RollbackAnswer,
     RollbackRequest,
     StepAnswer,
@@ -70,7 +72,7 @@ class LearnerClient:
         """Have one step done.
 
         Raises:
-            NonFiniteError, VersionExistsError: as ``Learner.step``.
+            NonFiniteError, NothingMovedError, VersionExistsError: as ``Learner.step``.
             ServiceError: it failed, or the connection was lost on the way.
         """
         answer = await self._post("step", request)
@@ -108,6 +110,8 @@ class LearnerClient:
         refusal = api_error_from(answer)
         if refusal.code == NON_FINITE:
             return NonFiniteError(refusal.message, answer.json()["episode_ids"])
+        if refusal.code == NOTHING_MOVED:
+            return NothingMovedError(refusal.message, answer.json()["reason"])
         if refusal.code == VERSION_EXISTS:
             return VersionExistsError(refusal.message)
         return ServiceError(f"the learner could not do the {what}: {refusal.message}")

@@ -24,6 +24,7 @@ from hermes_tui_training.algorithm.step_batch import make_step_batch
 from hermes_tui_training.api.config import TrainerRole
 from hermes_tui_training.api.learner import (
     NonFiniteError,
+    NothingMovedError,
     RollbackRequest,
     RollbackResult,
     StepRequest,
@@ -371,6 +372,8 @@ class Orchestrator:
             await asyncio.to_thread(self._store.steps.drop, error.episode_ids, "non_finite")
             await asyncio.to_thread(self._store.steps.release_claims)
             await self._say_failed(request, str(error))
+        except NothingMovedError as error:
+            await self._say_unmoved(request, error)
         except VersionExistsError:
             logger.info("version %s exists already", request.target_version)  # adopted next turn
         except ServiceError as error:
@@ -384,6 +387,14 @@ class Orchestrator:
             self._attempts = 0
             await self._record(answer.result, save_s=answer.save_s)
             self._idle_since = time.monotonic()
+
+    async def _say_unmoved(self, request: StepRequest, error: NothingMovedError) -> None:
+        """Drop the episodes of a step that would have changed nothing, and say why."""
+        ids = list(request.facts.episode_ids)
+        logger.info("step moved nothing step=%s: %s", request.target_version, error)
+        await asyncio.to_thread(self._store.steps.drop, ids, error.reason)
+        payload = {"episode_ids": ids, "reason": error.reason, "message": str(error)}
+        await asyncio.to_thread(self._store.events.add, EventKind.STEP_UNMOVED, payload)
 
     async def _say_failed(self, request: StepRequest, reason: str) -> None:
         logger.warning("step failed step=%s: %s", request.target_version, reason)
@@ -419,21 +430,12 @@ class Orchestrator:
             await asyncio.to_thread(
                 self._store.steps.commit, row, result.completions, result.facts.baselines
             )
+            # After a crash in between they are claimed again, and measured again.
+            await asyncio.to_thread(self._store.steps.drop, result.stale_episode_ids, "stale")
         self._version = result.target_version
         if published:
             await self._publisher.announce(self._version, row["seconds"]["publish"])
-        if isinstance(result, StepResult):
-            await self._guard(result)
         return row
-
-    async def _guard(self, result: StepResult) -> None:
-        """Pause when a step went further than it may."""
-        limit, kl = self._config.training.loss.max_step_kl, result.metrics.kl_step
-        if kl > limit:
-            await self.pause(
-                f"version {result.target_version} moved {kl:.2f} nats a token away from the one "
-                f"before; training.loss.max_step_kl allows {limit:g}"
-            )
 
     # -- rollback -----------------------------------------------------------------------------
 
