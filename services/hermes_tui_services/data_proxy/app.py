@@ -15,13 +15,9 @@ from starlette.routing import Route
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import EXCEPTION_HANDLERS, error_response, read_body, sse
-from hermes_tui_common.streaming import (
-    ClientGoneError,
-    LiveResponse,
-    RequireKey,
-    peer_client,
-    unless_gone,
-)
+from hermes_tui_common.peer_client import peer_client
+from hermes_tui_common.request_keys import RequireKey
+from hermes_tui_common.streaming import ClientGoneError, LiveResponse, unless_gone
 from hermes_tui_services.api.config import DataProxyRole
 from hermes_tui_services.api.events import TurnEvent, TurnFailed, event_to_json
 from hermes_tui_services.api.protocol import ApprovalBody, TurnRequest, check_session_key

@@ -9,7 +9,7 @@ import httpx
 
 from hermes_tui_common.errors import ApiError, cause_of
 from hermes_tui_common.http import api_error_from, iter_sse
-from hermes_tui_common.streaming import CALL_TIMEOUT_S
+from hermes_tui_common.peer_client import CALL_TIMEOUT_S
 from hermes_tui_services.api.agent import AgentRequest
 from hermes_tui_services.api.events import TurnEvent, event_from_json
 from hermes_tui_services.api.protocol import (

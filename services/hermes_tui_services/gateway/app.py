@@ -17,13 +17,9 @@ from starlette.websockets import WebSocket
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import EXCEPTION_HANDLERS, error_response, read_body
-from hermes_tui_common.streaming import (
-    ClientGoneError,
-    LiveResponse,
-    RequireKey,
-    peer_client,
-    unless_gone,
-)
+from hermes_tui_common.peer_client import peer_client
+from hermes_tui_common.request_keys import RequireKey
+from hermes_tui_common.streaming import ClientGoneError, LiveResponse, unless_gone
 from hermes_tui_services.api.config import GatewayRole
 from hermes_tui_services.api.events import TurnEvent
 from hermes_tui_services.api.protocol import (

@@ -18,7 +18,8 @@ from pydantic import BaseModel
 
 from hermes_tui_common.errors import ApiError, cause_of
 from hermes_tui_common.http import api_error_from, iter_sse
-from hermes_tui_common.streaming import CALL_TIMEOUT_S, KeyedLocks
+from hermes_tui_common.keyed_locks import KeyedLocks
+from hermes_tui_common.peer_client import CALL_TIMEOUT_S
 from hermes_tui_services.api.events import TurnEvent, TurnFailed, TurnStarted, event_from_json
 from hermes_tui_services.api.protocol import (
     PROXY_UNAVAILABLE,

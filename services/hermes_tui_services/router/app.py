@@ -13,7 +13,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hermes_tui_common.http import EXCEPTION_HANDLERS, read_body
-from hermes_tui_common.streaming import RequireKey, peer_client
+from hermes_tui_common.peer_client import peer_client
+from hermes_tui_common.request_keys import RequireKey
 from hermes_tui_services.api.config import RouterRole
 from hermes_tui_services.api.protocol import AddrBody, RegisterBody, RouteBody, SessionBody
 from hermes_tui_services.api.wire import PairState

@@ -18,8 +18,10 @@ from starlette.routing import Route
 
 from hermes_tui_common.errors import ApiError, HermesTuiError
 from hermes_tui_common.http import EXCEPTION_HANDLERS, read_body, sse
+from hermes_tui_common.keyed_locks import KeyedLocks
+from hermes_tui_common.request_keys import RequireKey
 from hermes_tui_common.serving import report_stage
-from hermes_tui_common.streaming import KeyedLocks, LiveResponse, RequireKey
+from hermes_tui_common.streaming import LiveResponse
 from hermes_tui_services.api.agent import (
     AgentRequest,
     AgentResponse,

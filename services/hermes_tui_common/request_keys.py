@@ -1,0 +1,55 @@
+"""Keys in requests: the admin key is checked, a session key in a path is decoded."""
+
+from __future__ import annotations
+
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from hermes_tui_common.auth import require_key, same_key
+from hermes_tui_common.errors import ApiError
+from hermes_tui_common.http import error_response
+
+
+class _SessionKeyConvertor(Convertor[str]):
+    """A session key in a path: percent-decoded, any character, slashes and newlines included."""
+
+    regex = r"(?s:.+)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("session_key", _SessionKeyConvertor())
+
+
+class RequireKey:
+    """Middleware: every request but GET /health needs the admin key; web sockets may send it as
+    ``?token=``.
+    """
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self._app = app
+        self._key = key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/health":
+            try:
+                require_key(HTTPConnection(scope), self._key)
+            except ApiError as error:
+                await error_response(error)(scope, receive, send)
+                return
+        elif scope["type"] == "websocket":
+            socket = WebSocket(scope, receive, send)
+            try:
+                if not same_key(socket.query_params.get("token", ""), self._key):
+                    require_key(socket, self._key)
+            except ApiError as error:
+                await socket.receive()
+                await socket.send_denial_response(error_response(error))
+                return
+        await self._app(scope, receive, send)
