@@ -225,6 +225,7 @@ def _echo(head: str, text: str) -> None:
     show_default=True,
     help="The reward (env: REWARD).",
 )
+@click.option("--feedback", help="A sentence that says why; it is kept with the reward.")
 @click.option("--interaction-id", help="One completion; the last one when not given.")
 @click.pass_obj
 def reward(
@@ -232,6 +233,7 @@ def reward(
     gateway_url: str | None,
     api_key: str,
     value: float,
+    feedback: str | None,
     interaction_id: str | None,
 ) -> None:
     """Judge the session's episode; the trainer learns from it."""
@@ -243,7 +245,7 @@ def reward(
 
         gateway = await inference_gateway(invocation, gateway_url, api_key)
         async with InferenceClient(gateway.url, gateway.key) as client:
-            return await client.set_reward(value, interaction_id=interaction_id)
+            return await client.set_reward(value, feedback=feedback, interaction_id=interaction_id)
 
     answer = run_async(call())
     click.echo(

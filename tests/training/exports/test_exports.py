@@ -131,10 +131,22 @@ def test_what_has_no_reward_is_only_in_the_plain_forms(episode: Episode) -> None
         assert converted(name, open_) == [], name
 
 
+def test_what_was_said_with_the_reward_is_in_every_form_that_has_a_place(
+    episode: Episode,
+) -> None:
+    said = replace(episode, feedback="too long")
+    assert converted("jsonl", said)[0]["feedback"] == "too long"
+    assert converted("trl", said)[0]["feedback"] == "too long"
+    assert converted("art", said)[0]["metadata"]["feedback"] == "too long"
+    assert converted("atropos", said)[0]["overrides"][0]["feedback"] == "too long"
+    assert converted("verifiers", said)[0]["info"]["feedback"] == "too long"
+
+
 def test_an_episode_survives_the_wire(episode: Episode) -> None:
     first, second = episode.completions
     whole = replace(
         episode,
+        feedback="why",
         completions=(
             replace(first, top_logprobs=(((12, -0.5), (7, -1.5)), ((13, -0.25),))),
             second,

@@ -17,6 +17,7 @@ from fakes.inference import ADMIN_KEY, Gateway, running_gateway, until
 from hermes_tui_common.errors import RefusedError, UnreachableError
 from hermes_tui_training.api.client import InferenceClient
 from hermes_tui_training.api.config import InferenceGatewayConfig, TrainingConfig
+from hermes_tui_training.api.protocol import MAX_FEEDBACK_CHARS
 from hermes_tui_training.api.types import Event, TrainedCompletion
 
 
@@ -300,6 +301,37 @@ async def test_a_reward_that_trains_nothing_says_so(gateway: Gateway) -> None:
     await gateway.chat(key, top_p=0.5)
     answer = await gateway.call("POST", "/rl/set_reward", {"reward": 1}, key=key)
     assert "sampling_mismatch" in answer.json()["warning"]
+
+
+async def test_a_sentence_goes_with_a_reward(gateway: Gateway) -> None:
+    session_id, key = await gateway.session()
+    await gateway.chat(key)
+    path = "/rl/set_reward"
+    refused = await gateway.call("POST", path, {"feedback": "why"}, key=key)
+    assert_openai_error(refused, 400, "'reward' is needed")
+    said = await gateway.call("POST", path, {"reward": 0.35, "feedback": "too long"}, key=key)
+    assert said.status_code == 200
+    added = await gateway.call("POST", path, {"feedback": "and rude"}, key=key)
+    assert (added.json()["reward"], added.json()["ready_transition"]) == (0.35, True)
+    (row,) = (await gateway.call("GET", f"/rl/episodes?session_id={session_id}")).json()["data"]
+    assert (row["reward"], row["feedback"]) == (0.35, "and rude")
+    body = {"session_ids": [session_id]}
+    exported = (await gateway.call("POST", "/export_trajectories", body)).json()["data"]
+    assert exported[0]["feedback"] == "and rude"
+    await gateway.call("POST", "/rl/unset_reward", {}, key=key)
+    episode = await gateway.episode(session_id)
+    assert episode["feedback"] is None
+    assert [entry["feedback"] for entry in episode["reward_log"]] == ["and rude"]
+
+
+@pytest.mark.parametrize("feedback", [1, True, ["why"], {}, "x" * (MAX_FEEDBACK_CHARS + 1)])
+async def test_what_is_no_sentence_is_refused(gateway: Gateway, feedback: object) -> None:
+    session_id, key = await gateway.session()
+    await gateway.chat(key)
+    body = {"reward": 1, "feedback": feedback}
+    answer = await gateway.call("POST", "/rl/set_reward", body, key=key)
+    assert_openai_error(answer, 400, "feedback")
+    assert (await gateway.episode(session_id))["reward_log"] == []
 
 
 async def test_a_reward_can_be_taken_back(gateway: Gateway) -> None:

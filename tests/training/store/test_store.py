@@ -15,6 +15,7 @@ from fakes.clock import Clock
 from hermes_tui_common.errors import ConfigError
 from hermes_tui_training.api.protocol import EventKind
 from hermes_tui_training.api.types import CompletionOutcome, Episode, TrainedCompletion
+from hermes_tui_training.store.rewards import NoRewardError
 from hermes_tui_training.store.store import (
     ConflictError,
     Store,
@@ -255,12 +256,56 @@ def test_a_reward_can_be_taken_back(store: Store) -> None:
     episode_id = recorded(store, session_id)
     store.rewards.set(episode_id, 1.0)
     episode = store.rewards.unset(episode_id)
-    assert (episode.state, episode.reward, episode.reward_log) == ("open", None, ())
+    assert (episode.state, episode.reward) == ("open", None)
+    assert [(entry.reward, entry.taken_back_at) for entry in episode.reward_log] == [(1.0, 1000.0)]
     assert recorded(store, session_id) == episode_id
     store.rewards.set(episode_id, 1.0)
     recorded(store, session_id)
     assert store.rewards.unset(episode_id).state == "unscored"
     assert claim(store) == []
+
+
+def test_a_reward_that_was_taken_back_counts_no_more(store: Store) -> None:
+    session_id = session(store)
+    completion_id, episode_id = begin(store, session_id)
+    finish(store, completion_id)
+    store.rewards.set(episode_id, 1.0)
+    store.rewards.unset(episode_id)
+    episode = store.rewards.set(episode_id, 0.25, completion_id=completion_id)
+    assert episode.reward == 0.25, "the one of the whole episode is in force no more"
+
+
+def test_a_sentence_goes_with_a_reward(store: Store, clock: Clock) -> None:
+    episode_id = recorded(store, session(store))
+    episode = store.rewards.set(episode_id, 0.35, feedback="  too long ")
+    assert (episode.reward, episode.feedback) == (0.35, "too long")
+    clock.now = 1002.0
+    episode = store.rewards.set(episode_id, -0.5)
+    assert (episode.reward, episode.feedback) == (-0.5, "too long"), "a new number keeps it"
+    clock.now = 1004.0
+    episode = store.rewards.set(episode_id, None, feedback="and rude")
+    assert (episode.reward, episode.feedback, episode.scored_at) == (-0.5, "and rude", 1004.0)
+    assert [(entry.reward, entry.feedback) for entry in episode.reward_log] == [
+        (0.35, "too long"),
+        (-0.5, "and rude"),
+    ]
+    (summary,) = store.episodes.summaries()
+    assert summary.feedback == "and rude"
+    assert store.events.stored()[-1].payload["feedback"] == "and rude"
+    assert store.rewards.set(episode_id, None, feedback="").feedback is None
+
+
+def test_a_sentence_is_taken_back_with_its_reward_and_the_log_keeps_it(store: Store) -> None:
+    episode_id = recorded(store, session(store))
+    with pytest.raises(NoRewardError):
+        store.rewards.set(episode_id, None, feedback="why")
+    store.rewards.set(episode_id, 1.0, feedback="why")
+    episode = store.rewards.unset(episode_id)
+    assert (episode.reward, episode.feedback) == (None, None)
+    assert [entry.feedback for entry in episode.reward_log] == ["why"]
+    with pytest.raises(NoRewardError):
+        store.rewards.set(episode_id, None, feedback="late")
+    assert store.rewards.set(episode_id, -1.0).feedback is None
 
 
 def commit(store: Store, step: int, episode_ids: list[str]) -> None:

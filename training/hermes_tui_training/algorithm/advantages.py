@@ -78,7 +78,8 @@ def completion_rewards(episode: Episode) -> dict[str, float]:
     only the rewards of single completions count.
     """
     own = {c.completion_id: c.reward for c in episode.completions if c.reward is not None}
-    whole = any(entry.interaction_id is None for entry in episode.reward_log)
+    standing = [entry for entry in episode.reward_log if entry.taken_back_at is None]
+    whole = any(entry.interaction_id is None for entry in standing)
     turns = [c for c in episode.completions if c.kind == "turn"]
     if episode.reward is not None and turns and (whole or not own):
         own[turns[-1].completion_id] = episode.reward

@@ -121,15 +121,25 @@ class InferenceClient:
 
     async def set_reward(
         self,
-        reward: float,
+        reward: float | None,
         *,
+        feedback: str | None = None,
         session_id: str | None = None,
         episode_id: str | None = None,
         interaction_id: str | None = None,
     ) -> RewardAnswer:
-        """Judge an episode, a session's newest one, or one completion."""
+        """Judge an episode, a session's newest one, or one completion.
+
+        Args:
+            reward: the number; None, with ``feedback``, keeps the one in force.
+            feedback: a sentence that says why; empty takes it away, None keeps it.
+            session_id: session whose newest episode is meant.
+            episode_id: episode that is meant.
+            interaction_id: completion to reward alone.
+        """
         body = SetReward(
             reward=reward,
+            feedback=feedback,
             session_id=session_id,
             episode_id=episode_id,
             interaction_id=interaction_id,

@@ -56,7 +56,7 @@ class RewardConfig(Section):
 
     range: tuple[float, float] = (-1.0, 1.0)
     """Rewards outside are refused."""
-    grace_s: float = Field(2.0, ge=0)
+    grace_s: float = Field(6.0, ge=0)
     """Seconds a reward waits for an undo before the trainer may claim its episode."""
     scale: float = 1.0
     """Factor of the advantage."""

@@ -92,11 +92,18 @@ class EndSession(Body):
     """With the admin key: the session to end."""
 
 
+MAX_FEEDBACK_CHARS = 1000
+"""Length of the sentence that may go with a reward."""
+
+
 class SetReward(Body):
     """Body of ``POST /rl/set_reward``."""
 
-    reward: Any
-    """The reward: a finite number in ``training.reward.range``."""
+    reward: Any = None
+    """The reward: a finite number in ``training.reward.range``; None, with ``feedback`` alone,
+    keeps the one in force."""
+    feedback: str | None = Field(None, max_length=MAX_FEEDBACK_CHARS)
+    """A sentence that says why; empty takes it away, None keeps the one that was given."""
     interaction_id: str | None = None
     """Completion to reward alone; None rewards the episode."""
     model: str | None = None

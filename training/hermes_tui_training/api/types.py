@@ -182,6 +182,10 @@ class RewardEntry:
     """The completion that was rewarded alone; None for the whole episode."""
     at: float
     """When it was given, seconds since the epoch."""
+    feedback: str | None = None
+    """The sentence that came with it, or was added to it."""
+    taken_back_at: float | None = None
+    """When it was taken back, seconds since the epoch; None while it stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +206,9 @@ class Episode:
     """Reward in force: the last one given to the whole episode (its last trainable completion), or,
     when only single completions were rewarded, the last of those; None before the first."""
     reward_log: tuple[RewardEntry, ...] = ()
-    """Every reward that was given, oldest first."""
+    """Every reward that was given, oldest first; those that were taken back, too."""
+    feedback: str | None = None
+    """The sentence that goes with the reward in force; None without one."""
     scored_at: float | None = None
     """When the reward in force was given, seconds since the epoch."""
     created_at: float

@@ -127,6 +127,8 @@ class EpisodeHead(WireModel):
     """Where it is on the way to the weights."""
     reward: float | None = None
     """Reward in force; None before the first."""
+    feedback: str | None = None
+    """The sentence that goes with it; None without one."""
     scored_at: float | None = None
     """When the reward in force was given, seconds since the epoch."""
     created_at: float
@@ -328,7 +330,7 @@ class EpisodeRecord(EpisodeHead):
     """Answer of ``GET /rl/episodes/{episode_id}``: an episode with all that was recorded."""
 
     reward_log: tuple[RewardEntry, ...] = ()
-    """Every reward that was given, oldest first."""
+    """Every reward that was given, oldest first; those that were taken back, too."""
     incomplete: bool = False
     """Whether a completion of it was lost: it is never trained."""
     completions: tuple[CompletionRecord, ...] = ()
@@ -344,6 +346,7 @@ class EpisodeRecord(EpisodeHead):
             state=self.state,
             reward=self.reward,
             reward_log=self.reward_log,
+            feedback=self.feedback,
             scored_at=self.scored_at,
             created_at=self.created_at,
             step=self.step,

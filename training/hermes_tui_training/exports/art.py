@@ -35,6 +35,7 @@ def convert(episodes: Iterable[Episode], options: ExportOptions) -> Iterator[dic
                 "session_id": episode.session_id,
                 "group_id": episode.group_id,
                 "task_id": episode.task_id,
+                **({"feedback": episode.feedback} if episode.feedback else {}),
             },
         }
 

@@ -35,7 +35,10 @@ def convert(episodes: Iterable[Episode], options: ExportOptions) -> Iterator[dic
             "messages": [_messages(row) for row in rows],
             "generation_params": None,
             "group_overrides": {"group_id": group_id, "task_id": rows[0].episode.task_id},
-            "overrides": [{"episode_id": row.episode.episode_id} for row in rows],
+            "overrides": [
+                {"episode_id": row.episode.episode_id, "feedback": row.episode.feedback}
+                for row in rows
+            ],
             "images": None,
         }
 

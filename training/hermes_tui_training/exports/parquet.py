@@ -56,6 +56,7 @@ def _schema(pa: Any) -> Any:
         ("versions", pa.list_(pa.int32())),
         ("reward", pa.float64()),
         ("rewards", pa.list_(pa.float64())),
+        ("feedback", pa.string()),
         ("trainable", pa.bool_()),
         ("untrainable_reasons", pa.list_(pa.string())),
     ]

@@ -123,6 +123,7 @@ def row_json(row: Row) -> dict[str, Any]:
         "versions": row.versions,
         "reward": row.reward,
         "rewards": row.rewards,
+        "feedback": episode.feedback,
         "trainable": all(completion.trainable for completion in row.completions),
         "untrainable_reasons": [c.untrainable_reason for c in row.completions],
         "sampling": [completion.sampling for completion in row.completions],

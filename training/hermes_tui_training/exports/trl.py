@@ -28,6 +28,7 @@ def convert(episodes: Iterable[Episode], options: ExportOptions) -> Iterator[dic
             "tools": completion.tools or None,
             "label": row.reward > 0,
             "reward": row.reward,
+            "feedback": row.episode.feedback,
             "prompt_ids": list(completion.prompt_token_ids),
             "completion_ids": list(completion.token_ids),
             "logprobs": list(completion.logprobs),

@@ -49,6 +49,7 @@ def _trace(episode: Episode, rows: Sequence[Row]) -> dict[str, Any]:
             "session_id": episode.session_id,
             "group_id": episode.group_id,
             "state": episode.state,
+            "feedback": episode.feedback,
             "policy_version_min": episode.policy_version_min,
             "policy_version_max": episode.policy_version_max,
         },

@@ -136,6 +136,11 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE INDEX sessions_by_group ON sessions (group_id);
     """,
+    """
+    ALTER TABLE episodes ADD COLUMN feedback TEXT;
+    ALTER TABLE rewards ADD COLUMN feedback TEXT;
+    ALTER TABLE rewards ADD COLUMN taken_back_at REAL;
+    """,
 )
 """Entry n takes a file from ``PRAGMA user_version`` n to n + 1; entries never change."""
 

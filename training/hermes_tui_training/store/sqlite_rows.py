@@ -117,9 +117,16 @@ def episode_from(
         state=row["state"],
         reward=row["reward"],
         reward_log=tuple(
-            RewardEntry(reward=r["reward"], interaction_id=r["completion_id"], at=r["at"])
+            RewardEntry(
+                reward=r["reward"],
+                interaction_id=r["completion_id"],
+                at=r["at"],
+                feedback=r["feedback"],
+                taken_back_at=r["taken_back_at"],
+            )
             for r in rewards
         ),
+        feedback=row["feedback"],
         scored_at=row["scored_at"],
         created_at=row["created_at"],
         step=row["step"],
@@ -149,6 +156,7 @@ EPISODE_KEYS = (
     "task_id",
     "state",
     "reward",
+    "feedback",
     "step",
     "dropped_reason",
     "created_at",

@@ -154,6 +154,7 @@ def episode_record(episode: Episode, policy_version: int, token_texts: TokenText
         state=episode.state,
         reward=episode.reward,
         reward_log=episode.reward_log,
+        feedback=episode.feedback,
         scored_at=episode.scored_at,
         created_at=episode.created_at,
         policy_version_min=oldest,

@@ -35,6 +35,7 @@ from hermes_tui_training.inference_gateway.context import (
     require_admin,
     services_of,
 )
+from hermes_tui_training.store.rewards import NoRewardError
 from hermes_tui_training.store.store import ConflictError, UnknownIdError, hash_key, new_id
 
 logger = logging.getLogger(__name__)
@@ -129,20 +130,31 @@ async def set_reward(request: Request) -> Response:
     """``POST /rl/set_reward``: judge an episode, or one of its completions."""
     caller, services = await caller_of(request), services_of(request)
     body = await read_body(request, SetReward)
-    reward = _checked_reward(body.reward, services.config.training.reward.range)
+    reward = None
+    if body.reward is not None or body.feedback is None:
+        reward = _checked_reward(body.reward, services.config.training.reward.range)
     named = EpisodeRef(
         session_id=body.session_id, episode_id=body.episode_id, completion_id=body.interaction_id
     )
     episode_id = await _episode_meant(services, caller, named)
     try:
         episode = await asyncio.to_thread(
-            services.store.rewards.set, episode_id, reward, completion_id=body.interaction_id
+            services.store.rewards.set,
+            episode_id,
+            reward,
+            completion_id=body.interaction_id,
+            feedback=body.feedback,
         )
     except ConflictError as error:
         raise _conflict(error) from error
+    except NoRewardError as error:
+        raise ApiError(
+            400, "'reward' is needed: the episode has none yet.", param="reward"
+        ) from error
     # The event of the reward wakes the trainer's loop.
-    logger.info("reward taken episode=%s reward=%s", episode_id, reward)
-    return model_response(_reward_answer(episode, reward))
+    given = episode.reward_log[-1].reward
+    logger.info("reward taken episode=%s reward=%s", episode_id, given)
+    return model_response(_reward_answer(episode, given))
 
 
 async def unset_reward(request: Request) -> Response:
@@ -254,7 +266,7 @@ def _reward_answer(episode: Episode, reward: float) -> RewardAnswer:
         episode_id=episode.episode_id,
         trajectory_id=episode.episode_id,
         trajectory_ready=True,
-        ready_transition=len(episode.reward_log) == 1,
+        ready_transition=sum(e.taken_back_at is None for e in episode.reward_log) == 1,
         reward=reward,
     )
     warning = _why_untrainable(episode)
