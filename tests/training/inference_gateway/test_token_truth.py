@@ -254,7 +254,7 @@ def check_samples(episode: Any, completions: list[dict[str, Any]]) -> None:
         assert list(sample.token_ids[where]) == completion["token_ids"]
         assert list(sample.behavior_logprobs[where]) == completion["logprobs"]
         assert list(sample.policy_versions[where]) == completion["policy_versions"]
-        assert set(sample.temperatures[where]) <= {completion["sampling"]["temperature"]}
+        assert span.temperature == completion["sampling"]["temperature"]
     masked = sum(sample.loss_mask.count(True) for sample in samples)
     assert masked == sum(len(by_id[completion_id]["token_ids"]) for completion_id in advantages)
     for segment in segments(episode.completions):
