@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from fakes.engine import END, byte_tokenizer, encode
+from fakes.families import family_tokenizer
 
+from hermes_tui_training.chat_template.family_parser import FamilyParser
 from hermes_tui_training.chat_template.prefix_match import Recorded, canonical
 from hermes_tui_training.chat_template.renderer import Chat, Prompt
 
@@ -212,14 +214,11 @@ def test_a_break_says_why(messages: list[Any], tools: list[Any], why: str | None
 
 def test_a_parser_that_begins_anew_does_not_run_for_every_token() -> None:
     """A reply of n tokens costs a family's parser some 64 n, not n squared."""
-    tokenizer = copy.deepcopy(byte_tokenizer())
-    tokenizer.unk_token = None
-    names = ("think", "tool_call", "tool_response")
-    tokenizer.add_tokens([f"<{slash}{name}>" for name in names for slash in ("", "/")])
-    chat = Chat(tokenizer, renderer="qwen3")
-    stream = chat.reply_stream(chat.prompt([user("a")]))
-    assert stream._renderer is not None
-    parse, parsed = stream._renderer.parse_response, []
+    chat = Chat(family_tokenizer("qwen3.5")[0], renderer="qwen3.5")
+    template = {"enable_thinking": False}
+    stream = chat.reply_stream(chat.prompt([user("a")], template=template), template=template)
+    assert isinstance(stream._parser, FamilyParser)
+    parse, parsed = stream._parser._renderer.parse_response, []
 
     class Counting:
         @staticmethod
@@ -227,7 +226,7 @@ def test_a_parser_that_begins_anew_does_not_run_for_every_token() -> None:
             parsed.append(len(token_ids))
             return parse(token_ids, **kwargs)
 
-    stream._renderer = Counting  # type: ignore[assignment]
+    stream._parser._renderer = Counting  # type: ignore[assignment]
     text = ("word " * 800).strip()
     deltas = [stream.push([token_id])[0] for token_id in encode(text)]
     final = stream.finish()
@@ -237,16 +236,21 @@ def test_a_parser_that_begins_anew_does_not_run_for_every_token() -> None:
     assert parsed[:64] == list(range(1, 65))
 
 
-def test_a_familys_malformed_call_is_text_with_a_reason() -> None:
-    tokenizer = copy.deepcopy(byte_tokenizer())
-    tokenizer.unk_token = None
-    names = ("think", "tool_call", "tool_response")
-    tokenizer.add_tokens([f"<{slash}{name}>" for name in names for slash in ("", "/")])
-    chat = Chat(tokenizer, renderer="qwen3")
-    stream = chat.reply_stream(chat.prompt([user("a")], tools=[TOOL]), tools=[TOOL])
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("qwen3", "a tool call is not JSON: Expecting value: line 1 column 10 (char 9)"),
+        ("qwen3.5", "a tool call cannot be made: malformed_structure"),
+    ],
+)
+def test_a_familys_malformed_call_is_text_with_a_reason(family: str, reason: str) -> None:
+    chat = Chat(family_tokenizer(family)[0], renderer=family)
+    template = {"enable_thinking": False}
+    prompt = chat.prompt([user("a")], tools=[TOOL], template=template)
+    stream = chat.reply_stream(prompt, tools=[TOOL], template=template)
     stream.push(chat.tokenizer.encode('Hm <tool_call>{"name": </tool_call><|im_end|>'))
     message = stream.finish().message
     assert message["content"].startswith("Hm")
-    assert '{"name":' in message["content"]
-    assert message["malformed_tool_calls"] == ["a tool call cannot be made: invalid_json"]
+    assert '<tool_call>{"name": </tool_call>' in message["content"]
+    assert message["malformed_tool_calls"] == [reason]
     assert "tool_calls" not in message

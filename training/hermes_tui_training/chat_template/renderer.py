@@ -14,6 +14,8 @@ from renderers import create_renderer
 from renderers.base import Renderer, load_tokenizer, merge_chat_template_kwargs
 from renderers.configs import BaseRendererConfig, DefaultRendererConfig, config_from_name
 from renderers.default import DefaultRenderer
+from renderers.qwen3 import Qwen3Renderer
+from renderers.qwen3_vl import Qwen3VLRenderer
 from renderers.reasoning import prompt_ends_in_reasoning
 from transformers import PreTrainedTokenizerFast
 
@@ -22,6 +24,7 @@ from hermes_tui_common.openai import message_text
 from hermes_tui_training.api.config import ModelConfig
 from hermes_tui_training.chat_template.chatml import ChatMLRenderer, ChatMLRendererConfig
 from hermes_tui_training.chat_template.detokenizer import TokenTexts
+from hermes_tui_training.chat_template.family_parser import FamilyParser
 from hermes_tui_training.chat_template.prefix_match import (
     Canonical,
     Recorded,
@@ -31,6 +34,7 @@ from hermes_tui_training.chat_template.prefix_match import (
     shared_length,
     why_broken,
 )
+from hermes_tui_training.chat_template.reply_parser import ReplyParser
 from hermes_tui_training.chat_template.reply_stream import ReplyStream
 from hermes_tui_training.chat_template.template_bridge import UnprovenError, turn_suffix
 from hermes_tui_training.models.prepare import EMBEDDED_MODEL
@@ -46,6 +50,10 @@ _PROBES: tuple[list[dict[str, str]], ...] = (
     ],
 )
 """A template that renders these conversations like ``ChatMLRenderer`` is plain ChatML."""
+
+_QWEN3 = (Qwen3Renderer, Qwen3VLRenderer)
+_OUR_GRAMMAR = (ChatMLRenderer, DefaultRenderer, *_QWEN3)
+"""Renderers of models that write reasoning and calls as ``reply_parser`` reads them."""
 
 _MAX_RENDERERS = 8
 """Cached renderers, one per template settings; each is a few hundred bytes."""
@@ -161,7 +169,7 @@ class Chat:
             raise ConfigError(
                 f'model.renderer = "{renderer}" does not fit the model: {error}'
             ) from error
-        self._plain_text = isinstance(base, ChatMLRenderer | DefaultRenderer)
+        self._uses_our_grammar = isinstance(base, _OUR_GRAMMAR)
         self.stop_token_ids = tuple(base.get_stop_token_ids())
         """Ids of the tokens that end a reply."""
         self.renderer = str(self._config.name)
@@ -371,19 +379,25 @@ class Chat:
         # Decoding changes nothing and needs no lock (checked with tokenizers 0.23.3).
         with self._lock:
             renderer = self._renderer(template or {})
-            reasoning_open = isinstance(renderer, DefaultRenderer) and prompt_ends_in_reasoning(
+            reasoning_open = isinstance(
+                renderer, (DefaultRenderer, *_QWEN3)
+            ) and prompt_ends_in_reasoning(
                 self.tokenizer, list(prompt.token_ids), stop_ids=set(self.stop_token_ids)
             )
-        return ReplyStream(
-            self.token_texts,
-            prompt_token_ids=prompt.token_ids,
-            tools=tools,
-            stop=stop,
-            stop_token_ids=self.stop_token_ids,
-            renderer=None if self._plain_text else renderer,
-            reasoning_open=reasoning_open,
-            raw=raw,
-        )
+        parser: ReplyParser | FamilyParser
+        if raw:
+            parser = ReplyParser(tools=False, raw=True)
+        elif self._uses_our_grammar:
+            parser = ReplyParser(
+                tools=bool(tools),
+                reasoning_open=reasoning_open,
+                trim=isinstance(renderer, _QWEN3),
+            )
+        else:
+            parser = FamilyParser(
+                renderer, self.token_texts, prompt_token_ids=prompt.token_ids, tools=tools
+            )
+        return ReplyStream(self.token_texts, parser, stop=stop, stop_token_ids=self.stop_token_ids)
 
 
 def _load_tokenizer(directory: Path) -> Any:
