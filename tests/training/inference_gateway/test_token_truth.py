@@ -412,3 +412,21 @@ async def test_every_route_but_health_needs_a_key(tmp_path: Path) -> None:
             for key in (None, "", "wrong", "sk-sess-unknown"):
                 answer = await gateway.call(method, path, key=key)
                 assert answer.status_code == 401, (method, path, key)
+
+
+async def test_a_turn_goes_on_from_further_back_than_is_in_memory(tmp_path: Path) -> None:
+    """Its prompt is also the beginning of newer ones, but they are not what it continues."""
+    async with running_gateway(tmp_path, engine=FakeEngine()) as gateway:
+        gateway.engine.default = says("")
+        session_id, key = await gateway.session()
+        messages: list[dict[str, Any]] = []
+        for _ in range(10):
+            messages.append({"role": "user", "content": "a"})
+            await gateway.call("POST", "/v1/chat/completions", {"messages": messages}, key=key)
+            messages.append({"role": "assistant", "content": ""})
+        await gateway.call("POST", "/v1/chat/completions", {"messages": messages[:3]}, key=key)
+        first, *_, last = (await gateway.episode(session_id))["completions"]
+    known = first["prompt_token_ids"] + first["token_ids"]
+    assert last["prefix"]["parent_completion_id"] == first["completion_id"]
+    assert last["prefix"]["shared_token_count"] == len(known)
+    assert last["prompt_token_ids"][: len(known)] == known

@@ -76,8 +76,16 @@ class Prompt:
     messages: Sequence[Mapping[str, Any]] = ()
     """The messages as they were sent. Those of the parent's request are the same objects: a
     conversation is in memory once, not once per turn."""
+    num_parent_tokens: int = 0
+    """Prompt and sampled tokens of the parent; the prompt continues it if it shares all of them."""
     num_shared_messages: int = 0
     """How many messages at the beginning are those of the parent's request."""
+
+    @property
+    def continues_parent(self) -> bool:
+        """True if it begins with all tokens of its parent, or has none."""
+        shared: int = self.prefix["shared_token_count"]
+        return shared == self.num_parent_tokens
 
 
 NO_PARENT: dict[str, Any] = {
@@ -132,6 +140,7 @@ class _Request:
             request=self.canonical,
             context=self.context,
             messages=[*known, *self.messages[shared:]],
+            num_parent_tokens=len(parent.token_ids) if parent is not None else 0,
             num_shared_messages=shared,
         )
 
@@ -328,13 +337,15 @@ class Chat:
                 f"'prompt' contains {unknown}; the model's token ids are 0 to {size - 1}.",
                 param="prompt",
             )
-        prefix = NO_PARENT
-        if parents:
-            closest, shared = _closest(token_ids, parents)
-            prefix = self._compared(
-                token_ids, closest, shared, "the prompt was sent as text or token ids"
-            )
-        return Prompt(token_ids=token_ids, prefix=prefix)
+        if not parents:
+            return Prompt(token_ids=token_ids, prefix=NO_PARENT)
+        closest, shared = _closest(token_ids, parents)
+        why = "it is a prompt without a conversation"
+        return Prompt(
+            token_ids=token_ids,
+            prefix=self._compared(token_ids, closest, shared, why),
+            num_parent_tokens=len(closest.token_ids),
+        )
 
     def _encoded(self, text: str) -> tuple[int, ...]:
         with self._lock:

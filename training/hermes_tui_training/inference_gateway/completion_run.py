@@ -126,7 +126,7 @@ class CompletionRun:
         session_id, known = self._session.session_id, self._services.parents
         parents = known.of(session_id)
         self.prompt = self._rendered(parents)
-        if self.prompt.prefix["first_difference"] and (older := known.older(session_id)):
+        if not self.prompt.continues_parent and (older := known.older(session_id)):
             self.prompt = self._rendered([*older, *parents])  # a fork from further back
         max_tokens = self._max_tokens(len(self.prompt.token_ids))
         self._sampling = SamplingParams(
