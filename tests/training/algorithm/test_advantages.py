@@ -9,16 +9,37 @@ import pytest
 from fakes.episodes import make_completion, make_episode
 from pydantic import ValidationError
 
+from hermes_tui_training.algorithm import advantages as algorithm
 from hermes_tui_training.algorithm.advantages import (
     RUN,
+    EpisodeAdvantage,
     completion_returns,
-    episode_advantage,
-    group_advantages,
-    updated_baselines,
+    scored_episode,
 )
 from hermes_tui_training.algorithm.step_batch import make_step_batch
 from hermes_tui_training.api.config import GroupConfig, RewardConfig, TrainingConfig
 from hermes_tui_training.api.types import Episode
+
+
+def episode_advantage(
+    episode: Episode, baselines: dict[str, float], config: RewardConfig
+) -> EpisodeAdvantage:
+    scored = scored_episode(episode, config.turn_discount)
+    return algorithm.episode_advantage(scored, baselines, config)
+
+
+def group_advantages(
+    episodes: list[Episode], reward: RewardConfig, group: GroupConfig
+) -> list[EpisodeAdvantage]:
+    scored = [scored_episode(episode, reward.turn_discount) for episode in episodes]
+    return algorithm.group_advantages(scored, reward, group)
+
+
+def updated_baselines(
+    baselines: dict[str, float], episodes: list[Episode], config: RewardConfig
+) -> dict[str, float]:
+    scored = [scored_episode(episode, config.turn_discount) for episode in episodes]
+    return algorithm.updated_baselines(baselines, scored, config)
 
 
 def _three(**rewards: float) -> list:
@@ -77,7 +98,7 @@ def test_areals_example_has_its_numbers(reward: float, expected: float) -> None:
     config = RewardConfig(bias=-0.5, scale=10, clip=20, baseline_decay=1.0)
     episode = make_episode(make_completion("c"), reward=reward)
     assert episode_advantage(episode, {}, config).mean == expected
-    assert updated_baselines({}, [episode], config) == {"task": 0.0, RUN: 0.0}
+    assert updated_baselines({}, [episode], config) == {}
 
 
 def test_the_advantage_is_clipped() -> None:
@@ -101,6 +122,60 @@ def test_the_baseline_is_a_moving_average_from_zero() -> None:
 
 def _config(**changes: float) -> RewardConfig:
     return RewardConfig(**{"baseline_decay": 0.9, **changes})
+
+
+def _chat(*rewards: float | None) -> Episode:
+    """Return a chat of judged turns; None for a turn without a score of its own."""
+    turns = [make_completion(f"c{i}", reward=reward) for i, reward in enumerate(rewards, 1)]
+    return make_episode(*turns, whole=False)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "discount", "expected"),
+    [
+        ((1.0, -1.0, 1.0), 1.0, [1.0, -1.0, 1.0]),
+        ((1.0, 1.0, 1.0), 1.0, [1.0, 1.0, 1.0]),
+        ((None, None, 1.0), 0.5, [0.25, 0.5, 1.0]),
+        ((None, -1.0, None, 1.0), 0.5, [-0.5, -1.0, 0.5, 1.0]),
+        ((1.0, None), 1.0, [1.0]),
+    ],
+)
+def test_a_judged_turn_has_its_own_score_and_hands_it_back_to_those_before(
+    rewards: tuple[float | None, ...], discount: float, expected: list[float]
+) -> None:
+    config = RewardConfig(turn_discount=discount)
+    assert list(episode_advantage(_chat(*rewards), {}, config).by_completion.values()) == expected
+
+
+def test_praise_is_never_punished_however_often_it_was_given() -> None:
+    config, baselines = RewardConfig(), {}
+    for _ in range(50):
+        baselines = updated_baselines(baselines, [_chat(1.0, 1.0, 1.0)], config)
+        advantage = episode_advantage(_chat(0.2, 1.0, 0.1), baselines, config)
+        assert list(advantage.by_completion.values()) == [0.2, 1.0, 0.1]
+
+
+def test_a_turn_is_measured_against_the_baseline_of_its_position() -> None:
+    baselines: dict[str, float] = {}
+    for _ in range(100):
+        baselines = updated_baselines(baselines, [_chat(1.0, 0.0, -1.0)], _config())
+    advantage = episode_advantage(_chat(1.0, 1.0, 1.0), baselines, _config())
+    assert list(advantage.by_completion.values()) == pytest.approx([0.0, 1.0, 2.0], abs=0.01)
+    # Measured first, discounted then: an unjudged turn gets half of what the next one has.
+    halved = _config(turn_discount=0.5)
+    advantage = episode_advantage(_chat(None, 1.0), baselines, halved)
+    assert list(advantage.by_completion.values()) == pytest.approx([0.5, 1.0], abs=0.01)
+
+
+def test_a_reply_that_was_cut_is_trained_when_a_score_names_it() -> None:
+    cut = make_completion("c2", trainable=False, untrainable_reason="truncated")
+    inherited = make_episode(make_completion("c1"), cut, reward=-1.0)
+    assert episode_advantage(inherited, {}, RewardConfig()).by_completion == {"c1": -1.0}
+    named = make_episode(make_completion("c1"), replace(cut, reward=-1.0), whole=False)
+    advantage = episode_advantage(named, {}, RewardConfig())
+    assert advantage.by_completion == {"c1": -1.0, "c2": -1.0}
+    mismatch = replace(cut, reward=-1.0, untrainable_reason="sampling_mismatch")
+    assert episode_advantage(make_episode(mismatch, whole=False), {}, _config()).by_completion == {}
 
 
 def _siblings(*rewards: float) -> list[Episode]:
@@ -137,13 +212,20 @@ def test_siblings_are_measured_against_each_other(
 
 @pytest.mark.parametrize("divide_by_std", [False, True])
 @pytest.mark.parametrize("advantage", ["leave_one_out", "mean"])
-@pytest.mark.parametrize("reward", [1.0, 0.7, 0.1, 0.0, -0.3])
-def test_siblings_that_did_equally_well_have_nothing_to_learn(
+@pytest.mark.parametrize("reward", [1.0, 0.7, 0.1, -0.3])
+def test_siblings_that_all_did_well_or_all_badly_are_measured_against_zero(
     reward: float, advantage: str, divide_by_std: bool
 ) -> None:
     for size in (2, 3, 7):
         rewards = [reward] * size
-        assert _group(*rewards, advantage=advantage, divide_by_std=divide_by_std) == []
+        assert _group(*rewards, advantage=advantage, divide_by_std=divide_by_std) == rewards
+        # The least praised of a praised group is not pushed down for it.
+        rewards[0] /= 2
+        assert _group(*rewards, advantage=advantage, divide_by_std=divide_by_std) == rewards
+
+
+def test_siblings_that_are_all_neutral_have_nothing_to_learn() -> None:
+    assert _group(0.0, 0.0, 0.0) == []
 
 
 def test_a_groups_advantages_do_not_depend_on_the_order() -> None:
@@ -178,18 +260,20 @@ def test_a_centred_group_of_one_is_refused_in_a_sentence() -> None:
 
 
 def test_a_lesson_of_groups_and_lone_episodes() -> None:
-    good, bad, alike = _siblings(1.0, -1.0), _siblings(0.5, 0.5), _siblings(1.0)
+    good, bad, alike = _siblings(1.0, -1.0), _siblings(0.0, 0.0), _siblings(1.0)
     ids = itertools.count()
     groups = [
         [replace(episode, episode_id=f"e{next(ids)}") for episode in members]
         for members in (good, bad, alike)
     ]
-    batch = make_step_batch(groups, {"task": 0.25}, TrainingConfig())
+    running = TrainingConfig(reward=RewardConfig(baseline_decay=0.9))
+    batch = make_step_batch(groups, {"task": 0.25}, running)
     assert [episode.episode_id for episode in batch.episodes] == ["e0", "e1", "e4"]
     assert [one.mean for one in batch.advantages] == [2.0, -2.0, 0.75]
     assert batch.unlearnable == ["e2", "e3"]
     assert batch.num_groups == 1
     # With a larger least size the same siblings are lone episodes.
-    batch = make_step_batch(groups, {"task": 0.25}, TrainingConfig(group=GroupConfig(min_size=3)))
-    assert [one.mean for one in batch.advantages] == [0.75, -1.25, 0.25, 0.25, 0.75]
+    alone = running.model_copy(update={"group": GroupConfig(min_size=3)})
+    batch = make_step_batch(groups, {"task": 0.25}, alone)
+    assert [one.mean for one in batch.advantages] == [0.75, -1.25, -0.25, -0.25, 0.75]
     assert batch.num_groups == 0

@@ -195,6 +195,7 @@ async def test_a_reward_is_taken(gateway: Gateway) -> None:
         "trajectory_ready": True,
         "ready_transition": True,
         "reward": 1.0,
+        "will_train": True,
     }
     assert (episode["state"], episode["reward"]) == ("scored", 1.0)
     kinds = [event.kind for event in gateway.store.events.stored()]
@@ -301,6 +302,49 @@ async def test_a_reward_that_trains_nothing_says_so(gateway: Gateway) -> None:
     await gateway.chat(key, top_p=0.5)
     answer = await gateway.call("POST", "/rl/set_reward", {"reward": 1}, key=key)
     assert "sampling_mismatch" in answer.json()["warning"]
+    assert answer.json()["will_train"] is False
+    assert answer.json()["reason"] == "sampling_mismatch"
+
+
+async def test_a_cut_reply_is_trained_when_a_reward_names_it(gateway: Gateway) -> None:
+    session_id, key = await gateway.session()
+    cut = (await gateway.chat(key, max_tokens=1)).json()
+    assert cut["choices"][0]["finish_reason"] == "length"
+
+    async def row() -> tuple[bool, str | None]:
+        rows = (await gateway.call("GET", f"/rl/episodes?session_id={session_id}")).json()["data"]
+        return rows[-1]["will_train"], rows[-1]["reason"]
+
+    assert await row() == (False, "truncated"), "known before the score"
+    answer = (await gateway.call("POST", "/rl/set_reward", {"reward": -1}, key=key)).json()
+    assert (answer["will_train"], answer["reason"]) == (False, "truncated")
+    assert "interaction_id" in answer["warning"]
+    named = {"reward": -1, "interaction_id": cut["id"]}
+    answer = (await gateway.call("POST", "/rl/set_reward", named, key=key)).json()
+    assert answer["will_train"] is True
+    assert await row() == (True, None)
+    # And so the trainer sees it.
+    (claimed,) = gateway.store.steps.claim(
+        step=1, limit=1, min_count=1, scored_before=9e9, min_policy_version=0
+    )
+    assert [completion.learnable for completion in claimed[0].completions] == [True]
+
+
+async def test_a_full_backlog_holds_session_keys_back_and_never_the_admin(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, training=TrainingConfig(max_backlog=2)) as gateway:
+        keys = [await gateway.session() for _ in range(4)]
+        answers = []
+        for _, key in keys:
+            await gateway.chat(key)
+            answers.append(await gateway.call("POST", "/rl/set_reward", {"reward": 1}, key=key))
+        assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+        assert_openai_error(answers[-1], 429, "training.max_backlog")
+        assert float(answers[-1].headers["retry-after"]) > 0
+        body = {"reward": 1, "session_id": keys[-1][0]}
+        assert (await gateway.call("POST", "/rl/set_reward", body)).status_code == 200
+        # A score that waits already may be changed.
+        again = await gateway.call("POST", "/rl/set_reward", {"reward": -1}, key=keys[0][1])
+        assert again.status_code == 200
 
 
 async def test_a_sentence_goes_with_a_reward(gateway: Gateway) -> None:

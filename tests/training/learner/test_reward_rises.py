@@ -13,7 +13,7 @@ from fakes.episodes import make_completion, make_episode
 from fakes.steps import make_request
 from fakes.tiny_model import make_tiny_model
 
-from hermes_tui_training.algorithm.advantages import episode_advantage, updated_baselines
+from hermes_tui_training.algorithm.advantages import episode_advantage, scored_episode
 from hermes_tui_training.algorithm.samples import training_samples
 from hermes_tui_training.api.config import (
     LoraConfig,
@@ -47,7 +47,6 @@ def _run(root: Path, judge: Callable[[int], float]) -> tuple[float, float]:
     config = TrainingConfig(lora=LoraConfig(rank=0))
     learner = Learner(model_dir, ModelConfig(path=str(model_dir)), config, root / "checkpoints")
     generator = torch.Generator().manual_seed(0)
-    baselines: dict[str, float] = {}
     shares = []
     for version in range(STEPS + 1):
         probabilities = _distribution(learner)
@@ -63,8 +62,9 @@ def _run(root: Path, judge: Callable[[int], float]) -> tuple[float, float]:
             )
             for i, token in enumerate(tokens)
         ]
-        advantages = [episode_advantage(e, baselines, REWARD).by_completion for e in episodes]
-        baselines = updated_baselines(baselines, episodes, REWARD)
+        advantages = [
+            episode_advantage(scored_episode(e, 1.0), {}, REWARD).by_completion for e in episodes
+        ]
         learner.step(make_request(episodes, advantages, base_version=version))
     return shares[0], statistics.mean(shares[-3:])
 

@@ -40,7 +40,7 @@ TRAINING = TrainingConfig(
     lora=LoraConfig(rank=4, alpha=8),
     # Half a nat is more than one direction can do to a random model of 32 dimensions.
     step=StepConfig(nats_per_unit=0.2),
-    reward=RewardConfig(grace_s=0.0),
+    reward=RewardConfig(grace_s=0.0, baseline_decay=0.9),
 )
 _numbers = itertools.count()
 

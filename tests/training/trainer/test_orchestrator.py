@@ -143,7 +143,8 @@ class Bench:
         self.store = Store(root / "trajectories.db")
         self.learner = ScriptedLearner(root / "checkpoints")
         self.engine = SwappingEngine()
-        values = {"reward": RewardConfig(grace_s=GRACE_S), **training}
+        reward = RewardConfig(grace_s=GRACE_S, baseline_decay=0.9)
+        values = {"reward": reward, **training}
         self.config = TrainerRole(
             serve=ServeConfig(name="trainer"),
             admin_key="k" * 32,
@@ -640,10 +641,10 @@ async def test_a_sibling_that_ends_lets_its_group_go(bench: Bench) -> None:
     assert bench.learner.requests[0].facts.episode_ids == (episode_id,)
 
 
-async def test_a_group_that_did_equally_well_is_dropped(bench: Bench) -> None:
+async def test_a_group_without_a_verdict_is_dropped(bench: Bench) -> None:
     async with bench.running() as orchestrator:
         sessions = [sibling(bench.store) for _ in range(3)]
-        ids = [scored(bench.store, session_id, 0.7) for session_id in sessions]
+        ids = [scored(bench.store, session_id, 0.0) for session_id in sessions]
         await until(lambda: all(bench.state(episode_id) == "dropped" for episode_id in ids))
         assert {bench.store.episodes.get(i).dropped_reason for i in ids} == {"zero_advantage"}
         assert orchestrator.status()["policy_version"] == 0
@@ -660,6 +661,25 @@ async def test_a_batch_counts_groups(tmp_path: Path) -> None:
     (request,) = bench.learner.requests
     assert request.facts.episode_ids == tuple(ids)
     assert [sample.spans[-1].advantage for sample in request.samples] == [2.0, -2.0, 0.5]
+
+
+async def test_a_step_takes_all_that_is_ready(tmp_path: Path) -> None:
+    """Ten conversations that are judged afterwards are all trained."""
+    bench = Bench(tmp_path, reward=RewardConfig(grace_s=0.0))
+    ids = [bench.episode((-1.0) ** index) for index in range(10)]
+    async with bench.running() as orchestrator:
+        await until(lambda: orchestrator.status()["policy_version"] >= 1)
+        await until(lambda: all(bench.state(episode_id) == "trained" for episode_id in ids))
+    assert [row["episode_ids"] for row in bench.store.steps.rows()] == [ids]
+
+
+async def test_a_group_that_is_all_bad_is_trained(bench: Bench) -> None:
+    sessions = [sibling(bench.store) for _ in range(4)]
+    ids = [scored(bench.store, session_id, -1.0) for session_id in sessions]
+    async with bench.running():
+        await until(lambda: all(bench.state(episode_id) == "trained" for episode_id in ids))
+    (request,) = bench.learner.requests
+    assert [sample.spans[-1].advantage for sample in request.samples] == [-1.0] * 4
 
 
 async def test_a_group_stays_whole_when_the_learner_dies(bench: Bench) -> None:

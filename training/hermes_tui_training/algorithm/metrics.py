@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_tui_training.algorithm.advantages import EpisodeAdvantage, trainable
+from hermes_tui_training.algorithm.advantages import EpisodeAdvantage, learnable
 from hermes_tui_training.algorithm.samples import TrainingSample
 from hermes_tui_training.api.learner import BatchFacts, RollbackResult, StepResult
 from hermes_tui_training.api.types import Episode
@@ -78,7 +78,7 @@ def episode_reward(episode: Episode) -> float:
     """Return the reward that stands for an episode: its own, or its completions' mean."""
     if episode.reward is not None:
         return episode.reward
-    given = [c.reward for c in trainable(episode) if c.reward is not None]
+    given = [c.reward for c in learnable(episode) if c.reward is not None]
     return _mean(given)
 
 

@@ -9,6 +9,7 @@ from hermes_tui_training.algorithm.advantages import (
     EpisodeAdvantage,
     episode_advantage,
     group_advantages,
+    scored_episode,
     updated_baselines,
 )
 from hermes_tui_training.algorithm.samples import TrainingSample, training_samples
@@ -45,20 +46,23 @@ def make_step_batch(
         training: reward, group.
     """
     reward, group = training.reward, training.group
-    episodes = [episode for members in groups for episode in members]
-    batch = StepBatch(baselines=updated_baselines(baselines, episodes, reward))
-    for members in groups:
+    scored = [
+        [scored_episode(episode, reward.turn_discount) for episode in members] for members in groups
+    ]
+    everyone = [one for members in scored for one in members]
+    batch = StepBatch(baselines=updated_baselines(baselines, everyone, reward))
+    for members in scored:
         if len(members) >= group.min_size:
             advantages = group_advantages(members, reward, group)
             batch.num_groups += any(one.by_completion for one in advantages)
         else:
-            advantages = [episode_advantage(episode, baselines, reward) for episode in members]
-        for episode, advantage in zip(members, advantages, strict=True):
-            samples = training_samples(episode, advantage.by_completion)
+            advantages = [episode_advantage(one, baselines, reward) for one in members]
+        for one, advantage in zip(members, advantages, strict=True):
+            samples = training_samples(one.episode, advantage.by_completion)
             if not samples:
-                batch.unlearnable.append(episode.episode_id)
+                batch.unlearnable.append(one.episode.episode_id)
                 continue
-            batch.episodes.append(episode)
+            batch.episodes.append(one.episode)
             batch.advantages.append(advantage)
             batch.samples += samples
     return batch

@@ -64,11 +64,13 @@ class RewardConfig(Section):
     """Added to the reward before scaling."""
     clip: float = Field(20.0, gt=0)
     """Bound of the advantage's magnitude."""
-    baseline_decay: float = Field(0.9, ge=0, le=1)
-    """Decay of the running mean reward per task, which the advantage is measured against; with 1
-    it stays 0, and the advantage is the reward."""
+    baseline_decay: float = Field(1.0, ge=0, le=1)
+    """Decay of the running mean reward, per task and turn, that a lone episode is measured against.
+    With 1 there is none: a score is what it says, and 0 is neutral. Less suits judges that never
+    give a minus."""
     turn_discount: float = Field(1.0, ge=0, le=1)
-    """Discount per completion, counted back from the last."""
+    """Discount per completion, counted back from a judged turn to those before it without a score
+    of their own."""
 
 
 class GroupConfig(Section):
@@ -200,13 +202,16 @@ class TrainingConfig(Section):
     admin_api_key: Secret = SecretStr("")
     """Key of the inference gateway's admin routes; empty mints one into keys.json."""
     batch_size: int = Field(1, ge=1)
-    """Scored groups or lone episodes that make a step."""
+    """Scored groups or lone episodes that a step needs at least; it takes all that are ready."""
     max_staleness: int = Field(256, ge=0)
     """Episodes sampled by weights more versions behind than this are not trained, whatever their
     divergence."""
     max_divergence: float = Field(0.5, gt=0)
     """Episodes from which the policy has moved further than this since they were sampled are not
     trained: KL(sampler, learner) in nats a token, at their own tokens."""
+    max_backlog: int = Field(256, ge=1)
+    """Scored episodes that may wait for a step. Beyond it a reward given with a session key is
+    answered 429; with the admin key, as the screen and --plain do, never."""
     micro_batch_tokens: int = Field(4096, ge=1)
     """Padded tokens that go through the learner's model at once; changes memory, not results."""
     train_truncated: bool = False

@@ -31,6 +31,10 @@ UntrainableReason = Literal[
 ]
 """Why a completion is never trained; see docs/learning.md."""
 
+NAMED_REASONS: tuple[UntrainableReason, ...] = ("truncated", "client_left")
+"""Replies that were cut or stopped. Their tokens are the policy's own: a reward that names such a
+reply (``interaction_id``) trains it, one that it merely inherits does not."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
@@ -86,6 +90,12 @@ class Completion:
     """Recomputed by the learner before its step; as long as token_ids, or empty."""
     after_logprobs: tuple[float, ...] = ()
     """Recomputed by the learner after its step; as long as token_ids, or empty."""
+
+    @property
+    def learnable(self) -> bool:
+        """Whether a step takes it: it may be trained, or a reward names a reply that was cut."""
+        named = self.reward is not None and self.untrainable_reason in NAMED_REASONS
+        return bool(self.token_ids) and (self.trainable or named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +234,19 @@ class Episode:
     def incomplete(self) -> bool:
         """Whether the outcome of one of its completions was lost: it is never trained."""
         return any(c.status == "lost" for c in self.completions)
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why it would not be trained, as things are; None when it would."""
+        if self.dropped_reason is not None:
+            return self.dropped_reason
+        if self.incomplete:
+            return "incomplete"
+        if not self.completions or any(completion.learnable for completion in self.completions):
+            return None
+        reasons = [c.untrainable_reason for c in self.completions if c.kind == "turn"]
+        reasons += [c.untrainable_reason for c in self.completions]
+        return next((reason for reason in reasons if reason), "no_token_ids")
 
     @property
     def policy_version_min(self) -> int | None:

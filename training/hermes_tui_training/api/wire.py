@@ -93,7 +93,11 @@ class RewardAnswer(WireModel):
     reward: float
     """The reward that was given."""
     warning: str | None = None
-    """Why the episode will not be trained; left out when it will."""
+    """Why the episode will not be trained, as a sentence; left out when it will."""
+    will_train: bool = True
+    """Whether it will be trained, as things are."""
+    reason: str | None = None
+    """Why not: one of the reasons of docs/learning.md; None when it will."""
 
 
 class UnsetRewardAnswer(WireModel):
@@ -155,6 +159,11 @@ class EpisodeSummary(EpisodeHead):
     """How many of them may be trained."""
     num_lost: int = 0
     """How many of them were lost when the process died."""
+    will_train: bool = True
+    """Whether a reward would train it, as things are; known before there is one."""
+    reason: str | None = None
+    """Why not: one of the reasons of docs/learning.md; None when it would. A reply that is
+    ``truncated`` or ``client_left`` is trained by a reward that names it (``interaction_id``)."""
 
 
 class TopLogprob(WireModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,10 @@ from hermes_tui_training.store.transactions import Transactions, UnknownIdError
 _SUMMARY = """
     SELECT e.*, count(c.seq) AS num_completions,
         coalesce(sum(c.trainable), 0) AS num_trainable,
+        coalesce(sum(c.trainable OR (c.reward IS NOT NULL AND c.policy_version_min IS NOT NULL
+            AND c.untrainable_reason IN ('truncated', 'client_left'))), 0) AS num_learnable,
+        (SELECT untrainable_reason FROM completions r WHERE r.episode_id = e.episode_id
+            AND untrainable_reason IS NOT NULL ORDER BY kind = 'turn' DESC, seq LIMIT 1) AS why,
         coalesce(sum(c.status = 'lost'), 0) AS num_lost,
         min(c.policy_version_min) AS policy_version_min,
         max(c.policy_version_max) AS policy_version_max
@@ -119,12 +124,30 @@ class Episodes:
             _SUMMARY.format(chosen=chosen), (*parameters, limit)
         )
         keys = (*EPISODE_KEYS, *_SUMMARY_KEYS)
-        return [EpisodeSummary(**{key: row[key] for key in keys}) for row in rows]
+        return [
+            EpisodeSummary(
+                **{key: row[key] for key in keys},
+                will_train=(reason := _obstacle(row)) is None,
+                reason=reason,
+            )
+            for row in rows
+        ]
 
     def num_by_state(self) -> dict[EpisodeState, int]:
         """Return the number of episodes by state."""
         query = "SELECT state, count(*) FROM episodes GROUP BY state"
         return {row[0]: row[1] for row in self._transactions.database.query(query)}
+
+
+def _obstacle(row: sqlite3.Row) -> str | None:
+    """Return what ``Episode.obstacle`` says, from an episode's summary."""
+    if row["dropped_reason"] is not None:
+        return str(row["dropped_reason"])
+    if row["num_lost"]:
+        return "incomplete"
+    if row["num_learnable"] or not row["num_completions"]:
+        return None
+    return str(row["why"] or "no_token_ids")
 
 
 def _episode_filter(

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from hermes_tui_training.algorithm.groups import SiblingGroup
 from hermes_tui_training.api.protocol import EventKind
 from hermes_tui_training.api.types import (
+    NAMED_REASONS,
     Episode,
     TrainedCompletion,
     UntrainableReason,
@@ -183,18 +184,25 @@ def _trainable_members(write: Writer, group: SiblingGroup, min_policy_version: i
 def _claim_obstacle(write: Writer, episode_id: str, min_policy_version: int) -> str | None:
     """Return why an episode can never be trained, or None."""
     rows = write.execute(
-        "SELECT status, trainable, untrainable_reason, policy_version_min FROM completions "
+        "SELECT status, trainable, untrainable_reason, reward, policy_version_min "
+        "FROM completions "
         "WHERE episode_id = ? ORDER BY seq",
         (episode_id,),
     ).fetchall()
     if any(row["status"] != "finished" for row in rows):
         return "incomplete"
-    trainable = [row for row in rows if row["trainable"]]
+    trainable = [row for row in rows if row["trainable"] or _is_named(row)]
     if not trainable:
         return next((row["untrainable_reason"] for row in rows), None) or "no_token_ids"
     if min(row["policy_version_min"] for row in trainable) < min_policy_version:
         return "stale"
     return None
+
+
+def _is_named(row: sqlite3.Row) -> bool:
+    """Return whether a reward names a reply that was cut or stopped; see ``NAMED_REASONS``."""
+    sampled = row["policy_version_min"] is not None
+    return sampled and row["reward"] is not None and row["untrainable_reason"] in NAMED_REASONS
 
 
 def _drop(write: Writer, episode_id: str, reason: str) -> None:

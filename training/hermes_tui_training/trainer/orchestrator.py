@@ -46,6 +46,10 @@ State = Literal["starting", "waiting", "training", "publishing", "paused", "stop
 MAX_ATTEMPTS = 5
 """Failed steps in a row after which training pauses: a person has to look."""
 
+MAX_CLAIM = 64
+"""Groups and lone episodes that one step takes at most. It takes all that are ready: what waited
+for another step would only grow older. More would take longer than anybody waits."""
+
 _BACKOFF_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 _BUSY_POLL_S = 0.5
 _HELD_SLACK_S = 0.02
@@ -324,7 +328,7 @@ class Orchestrator:
         groups = await asyncio.to_thread(
             self._store.steps.claim,
             step=version + 1,
-            limit=training.batch_size,
+            limit=max(MAX_CLAIM, training.batch_size),
             min_count=training.batch_size,
             scored_before=scored_before,
             group_scored_before=group_scored_before,

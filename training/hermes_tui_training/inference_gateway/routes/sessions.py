@@ -45,6 +45,9 @@ _FOREIGN_KEY = re.compile(rf"{SESSION_KEY_PREFIX}[A-Za-z0-9_-]{{16,200}}")
 
 _IN_FLIGHT_RETRY_S = 1.0
 
+_BACKLOG_RETRY_S = 5.0
+"""About a step; it takes many of them at once."""
+
 
 async def start_session(request: Request) -> Response:
     """``POST /rl/start_session``: mint keys, or use one again."""
@@ -137,6 +140,8 @@ async def set_reward(request: Request) -> Response:
         session_id=body.session_id, episode_id=body.episode_id, completion_id=body.interaction_id
     )
     episode_id = await _episode_meant(services, caller, named)
+    if caller.session is not None:
+        await _require_room(services, episode_id)
     try:
         episode = await asyncio.to_thread(
             services.store.rewards.set,
@@ -174,6 +179,19 @@ async def unset_reward(request: Request) -> Response:
         state=episode.state,
     )
     return model_response(answer)
+
+
+async def _require_room(services: Services, episode_id: str) -> None:
+    """Raise ApiError 429 when as many scored episodes wait as may, unless it is one of them."""
+    if (await asyncio.to_thread(services.store.episodes.get, episode_id)).state == "scored":
+        return
+    waiting = (await asyncio.to_thread(services.store.episodes.num_by_state)).get("scored", 0)
+    if waiting >= services.config.training.max_backlog:
+        raise ApiError(
+            429,
+            f"{waiting} scored episodes wait to be trained (training.max_backlog): try again.",
+            retry_after_s=_BACKLOG_RETRY_S,
+        )
 
 
 def _checked_reward(reward: Any, bounds: tuple[float, float]) -> float:
@@ -268,16 +286,18 @@ def _reward_answer(episode: Episode, reward: float) -> RewardAnswer:
         trajectory_ready=True,
         ready_transition=sum(e.taken_back_at is None for e in episode.reward_log) == 1,
         reward=reward,
+        will_train=True,
     )
-    warning = _why_untrainable(episode)
-    return answer.model_copy(update={"warning": warning}) if warning else answer
+    reason = episode.obstacle
+    if reason is None:
+        return answer
+    warning = f"it will not be trained: {_SENTENCES.get(reason, reason)}"
+    return answer.model_copy(update={"warning": warning, "will_train": False, "reason": reason})
 
 
-def _why_untrainable(episode: Episode) -> str:
-    """Return why an episode will not be trained; empty when it will."""
-    if episode.incomplete:
-        return "a completion of this episode was lost: it will not be trained"
-    if any(completion.trainable for completion in episode.completions):
-        return ""
-    reasons = {c.untrainable_reason for c in episode.completions if c.untrainable_reason}
-    return f"it will not be trained: {', '.join(sorted(reasons))}"
+_SENTENCES = {
+    "incomplete": "a completion of this episode was lost",
+    "truncated": "truncated; a reward that names the reply (interaction_id) trains it",
+    "client_left": "client_left; a reward that names the reply (interaction_id) trains it",
+}
+"""Reasons that need more than their name."""
