@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pydantic import TypeAdapter
+
 from hermes_tui.core.models import EpisodeDetail, Token
 from hermes_tui_training.api.types import Event
 from hermes_tui_training.api.wire import SampledTokens
@@ -35,17 +37,17 @@ class TrainerEvent:
 
     @classmethod
     def of(cls, event: Event) -> TrainerEvent:
-        """Return an event of the trainer's feed, without what no view shows."""
-        payload = event.payload
-        is_tokens = event.kind == "completion.tokens"
-        return cls(
-            kind=event.kind,
-            session_id=payload.get("session_id") or "",
-            episode_id=payload.get("episode_id") or "",
-            episode_ids=tuple(payload.get("episode_ids") or ()),
-            reason=payload.get("reason") or "",
-            sampled=SampledTokens.model_validate(payload) if is_tokens else None,
-        )
+        """Return an event of the trainer's feed, without what no view shows.
+
+        Raises: ValueError: it carries something of another type than here.
+        """
+        names = ("session_id", "episode_id", "episode_ids", "reason")
+        values = {name: event.payload[name] for name in names if event.payload.get(name)}
+        sampled = event.payload if event.kind == "completion.tokens" else None
+        return _TRAINER_EVENT.validate_python({"kind": event.kind, "sampled": sampled, **values})
+
+
+_TRAINER_EVENT = TypeAdapter(TrainerEvent)
 
 
 @dataclass(slots=True, kw_only=True)

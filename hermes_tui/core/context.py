@@ -11,6 +11,9 @@ from hermes_tui.core.backend import Backend
 from hermes_tui.core.notifier import Notifier
 from hermes_tui.core.state import ViewState
 
+RETRY_S = 1.0
+"""Pause before a service is asked again that did not answer, or a stream opened that broke."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewContext:

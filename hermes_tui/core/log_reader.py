@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from hermes_tui.core.changes import LogGrew
-from hermes_tui.core.context import ViewContext
+from hermes_tui.core.context import RETRY_S, ViewContext
 from hermes_tui.core.log_buffer import LogLines
 from hermes_tui_common.errors import HermesTuiError, RefusedError
 
@@ -14,9 +14,6 @@ logger = logging.getLogger(__name__)
 
 TAIL_LINES = 1000
 """Lines that are read when a log is opened."""
-
-RETRY_S = 1.0
-"""Pause before a broken log stream is opened again."""
 
 
 class LogReader:

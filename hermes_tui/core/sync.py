@@ -15,7 +15,7 @@ from hermes_tui.core.changes import (
     TrainerEvent,
     TurnChanged,
 )
-from hermes_tui.core.context import ViewContext
+from hermes_tui.core.context import RETRY_S, ViewContext
 from hermes_tui.core.control_api import ControlEvent
 from hermes_tui.core.models import HELD_BY_PERSON, sampled_tokens
 from hermes_tui.core.row_reader import RowReader
@@ -32,9 +32,6 @@ REFRESH_S = 0.1
 
 BUSY_S = 2.0
 """Seconds between two looks at a trainer that is at work: not every end of a step is an event."""
-
-RETRY_S = 1.0
-"""Pause before a broken event stream is opened again."""
 
 EPISODE_EVENTS = (
     "completion.started",

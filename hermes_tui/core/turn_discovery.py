@@ -7,7 +7,7 @@ import logging
 from contextlib import suppress
 
 from hermes_tui.core.changes import RowsChanged, TurnChanged
-from hermes_tui.core.context import ViewContext
+from hermes_tui.core.context import RETRY_S, ViewContext
 from hermes_tui.core.models import SessionRow
 from hermes_tui.core.row_reader import RowReader
 from hermes_tui.core.turn_history import TurnHistory
@@ -22,9 +22,6 @@ LOOK_S = 2.0
 
 BURST_S = 0.1
 """Pause after a look: completions begin in bursts."""
-
-RETRY_S = 1.0
-"""Pause before the agent service is asked again that did not answer."""
 
 
 class TurnDiscovery:

@@ -16,16 +16,13 @@ from hermes_tui.core.changes import (
     TurnsLoaded,
     TurnStatus,
 )
-from hermes_tui.core.context import ViewContext
+from hermes_tui.core.context import RETRY_S, ViewContext
 from hermes_tui.core.row_reader import RowReader
 from hermes_tui.core.turn_history import TurnHistory
 from hermes_tui_common.errors import ApiError, HermesTuiError, RefusedError, ServiceError
 from hermes_tui_services.api import events
 
 logger = logging.getLogger(__name__)
-
-RETRY_S = 1.0
-"""Pause before a turn is joined again whose connection broke."""
 
 MAX_TRIES = 15
 """How often a turn is joined again before it counts as failed: a killed process is back within

@@ -34,6 +34,7 @@ from hermes_tui.core.stack_status import ProcessStatus, SystemSample
 from hermes_tui.stack_client.control import ControlClient
 from hermes_tui.stack_client.launch import ensure_supervisor, find_supervisor, stop_supervisor
 from hermes_tui_common.errors import RefusedError, ServiceError, UnreachableError
+from hermes_tui_common.http import SkippedEvents
 from hermes_tui_services.api.client import AgentClient, PastTurn
 from hermes_tui_services.api.events import TurnEvent
 from hermes_tui_training.api.client import InferenceClient
@@ -69,6 +70,7 @@ class RemoteBackend:
         self._agent: AgentClient | None = None
         self._inference: InferenceClient | None = None
         self._inference_url = ""
+        self.skipped_events = SkippedEvents("the inference gateway")
         self._session_keys: dict[str, SecretStr] = {}
         self._unspoken: dict[str, SessionRow] = {}
         """Conversations without a trainer in which nothing is kept yet: nobody else lists them."""
@@ -128,9 +130,14 @@ class RemoteBackend:
             yield event
 
     async def learning_events(self) -> AsyncIterator[TrainerEvent]:
-        """Yield the trainer's events from now on."""
+        """Yield the trainer's events from now on; skips what cannot be read."""
         async for event in self._trainer.events():
-            yield TrainerEvent.of(event)
+            try:
+                known = TrainerEvent.of(event)
+            except ValueError as error:
+                self.skipped_events.add(event.kind, error)
+                continue
+            yield known
 
     async def processes(self) -> list[ProcessStatus]:
         """Return the processes in the supervisor's order."""

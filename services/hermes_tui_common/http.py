@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -16,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from hermes_tui_common.errors import ApiError, RefusedError
+from hermes_tui_common.errors import ApiError, RefusedError, ServiceError, cause_of
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model")
@@ -179,6 +180,54 @@ async def iter_sse(response: httpx.Response) -> AsyncIterator[SseEvent]:
             event = value
         elif name == "id":
             event_id = value
+
+
+def parsed(
+    service: str, kind: type[Model] | TypeAdapter[Model], source: httpx.Response | SseEvent
+) -> Model:
+    """Return the JSON of an answer or an event as a pydantic model, a dataclass or a list of them.
+
+    pydantic checks decoded JSON here: its own decoder refuses what is nested deeply.
+
+    Args:
+        service: who sent it, for the error: ``the inference gateway``.
+        kind: what it must be.
+        source: the answer, already read, or the event.
+
+    Raises: ServiceError: it is no JSON, or of another shape.
+    """
+    try:
+        adapter = kind if isinstance(kind, TypeAdapter) else _adapter(cast(Hashable, kind))
+        value: Model = adapter.validate_python(source.json())
+        return value
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        problem = f"{where}: {first['msg']}" if where else first["msg"]
+    except (ValueError, RecursionError) as error:
+        problem = f"not JSON: {error}"
+    raise ServiceError(f"{service} sent what this version cannot read: {problem}")
+
+
+class SkippedEvents:
+    """Counts the events of a stream that cannot be read; the first of each kind is logged.
+
+    Args:
+        service: who sends them.
+    """
+
+    def __init__(self, service: str) -> None:
+        self.counts: Counter[str] = Counter()
+        """How many were skipped, by kind."""
+        self._service = service
+
+    def add(self, kind: str, error: Exception) -> None:
+        """Count an event that was skipped because of ``error``."""
+        self.counts[kind] += 1
+        if self.counts[kind] == 1:
+            logger.warning(
+                "event skipped service=%s kind=%s error=%s", self._service, kind, cause_of(error)
+            )
 
 
 async def require_ok(response: httpx.Response) -> None:

@@ -6,18 +6,34 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import httpx
+from pydantic import BaseModel
 
 from hermes_tui_common.errors import ServiceError, UnreachableError
-from hermes_tui_common.http import iter_sse, require_ok
+from hermes_tui_common.http import SkippedEvents, iter_sse, parsed, require_ok
 from hermes_tui_services.api.events import TurnEnd, TurnEvent, event_from_response
 from hermes_tui_services.api.protocol import SESSION_KEY_HEADER, path_key
-from hermes_tui_services.api.wire import ConversationInfo, History, RunningTurn
+from hermes_tui_services.api.wire import (
+    ConversationInfo,
+    History,
+    InterruptAnswer,
+    RunningTurn,
+    StatusAnswer,
+)
+
+Answer = TypeVar("Answer")
+Row = TypeVar("Row")
 
 CALL_TIMEOUT_S = 30.0
 """How long a call that is no turn may take."""
+
+
+class _Rows(BaseModel, Generic[Row]):
+    """A list, as OpenAI wraps it."""
+
+    data: list[Row]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +66,8 @@ class AgentClient:
         self, base_url: str, admin_key: str, client: httpx.AsyncClient | None = None
     ) -> None:
         self._url = base_url.rstrip("/")
+        self._name = f"the agent gateway at {self._url}"
+        self.skipped_events = SkippedEvents(self._name)
         self._headers = {"Authorization": f"Bearer {admin_key}"}
         self._owned = client is None
         # Reading has no deadline: a turn takes as long as it takes. Each that is followed has a
@@ -128,14 +146,13 @@ class AgentClient:
 
     async def turns(self) -> dict[str, str]:
         """Return the run of every turn in flight, by session key. Raises: ServiceError."""
-        answer = await self._call("GET", "/turns")
-        turns = [RunningTurn.model_validate(row) for row in answer["data"]]
-        return {turn.session_key: turn.run_id for turn in turns}
+        turns = await self._call("GET", "/turns", _Rows[RunningTurn])
+        return {turn.session_key: turn.run_id for turn in turns.data}
 
     async def interrupt(self, session_key: str) -> bool:
         """Stop the session's turn; return whether one was in flight. Raises: ServiceError."""
-        answer = await self._call("POST", f"/sessions/{path_key(session_key)}/interrupt")
-        return bool(answer["interrupted"])
+        path = f"/sessions/{path_key(session_key)}/interrupt"
+        return (await self._call("POST", path, InterruptAnswer)).interrupted
 
     async def approve(
         self, session_key: str, approval_id: str, choice: str, reason: str | None = None
@@ -145,15 +162,14 @@ class AgentClient:
         Raises: RefusedError: 404 unknown, 410 too late, 400 no such choice. ServiceError.
         """
         path = f"/sessions/{path_key(session_key)}/approvals/{path_key(approval_id)}"
-        await self._call("POST", path, {"choice": choice, "reason": reason})
+        await self._call("POST", path, StatusAnswer, {"choice": choice, "reason": reason})
 
     async def history(self, session_key: str) -> History:
         """Return the conversation; ``interrupted`` marks a reply that was stopped.
 
         Raises: RefusedError: 404, there is no such session. ServiceError.
         """
-        answer = await self._call("GET", f"/sessions/{path_key(session_key)}/history")
-        return History.model_validate(answer)
+        return await self._call("GET", f"/sessions/{path_key(session_key)}/history", History)
 
     async def past_turns(self, session_key: str) -> list[PastTurn]:
         """Return the conversation turn by turn, oldest first.
@@ -176,16 +192,16 @@ class AgentClient:
 
     async def sessions(self) -> list[ConversationInfo]:
         """Return every session, the one used last first. Raises: ServiceError."""
-        answer = await self._call("GET", "/sessions")
-        return [ConversationInfo.model_validate(row) for row in answer["data"]]
+        return (await self._call("GET", "/sessions", _Rows[ConversationInfo])).data
 
     async def close(self, session_key: str) -> None:
         """Forget a session and its history. Raises: ServiceError."""
-        await self._call("POST", "/sessions/close", {"session_key": session_key})
+        body = {"session_key": session_key}
+        await self._call("POST", "/sessions/close", StatusAnswer, body)
 
     async def _call(
-        self, method: str, path: str, body: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+        self, method: str, path: str, kind: type[Answer], body: dict[str, Any] | None = None
+    ) -> Answer:
         try:
             answer = await self._client.request(
                 method,
@@ -197,8 +213,7 @@ class AgentClient:
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         await require_ok(answer)
-        result: dict[str, Any] = answer.json()
-        return result
+        return parsed(self._name, kind, answer)
 
     async def _follow(
         self,
@@ -215,14 +230,18 @@ class AgentClient:
             ) as answer:
                 await require_ok(answer)
                 async for sent in iter_sse(answer):
-                    event = event_from_response(sent.json())
+                    try:
+                        event = event_from_response(sent.json())
+                    except (ValueError, LookupError, TypeError, AttributeError) as error:
+                        self.skipped_events.add(sent.event or "unnamed", error)
+                        continue
                     if event is not None:
                         yield event
                     if isinstance(event, TurnEnd):
                         return
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
-        raise ServiceError(f"the agent gateway at {self._url} ended the turn without a result")
+        raise ServiceError(f"{self._name} ended the turn without a result")
 
     def _unreachable(self, error: Exception) -> UnreachableError:
-        return UnreachableError.of(f"the agent gateway at {self._url}", error)
+        return UnreachableError.of(self._name, error)

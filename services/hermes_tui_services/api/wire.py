@@ -80,3 +80,17 @@ class PairState(_Answer):
     """URL of its worker."""
     cause: str | None
     """Why it gets no sessions; None while it lives."""
+
+
+class StatusAnswer(_Answer):
+    """Answer of a call that only does something."""
+
+    status: str = "ok"
+    """Always ``ok``."""
+
+
+class InterruptAnswer(StatusAnswer):
+    """``POST /sessions/{key}/interrupt``."""
+
+    interrupted: bool
+    """Whether a turn was in flight."""

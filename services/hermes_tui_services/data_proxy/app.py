@@ -21,7 +21,13 @@ from hermes_tui_common.streaming import ClientGoneError, LiveResponse, unless_go
 from hermes_tui_services.api.config import DataProxyRole
 from hermes_tui_services.api.events import TurnEvent, TurnFailed, event_to_json
 from hermes_tui_services.api.protocol import ApprovalBody, TurnRequest, check_session_key
-from hermes_tui_services.api.wire import ConversationInfo, History, RunningTurn, StoredTurn
+from hermes_tui_services.api.wire import (
+    ConversationInfo,
+    History,
+    InterruptAnswer,
+    RunningTurn,
+    StoredTurn,
+)
 from hermes_tui_services.data_proxy.registration import Registration
 from hermes_tui_services.data_proxy.sessions import Sessions
 from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
@@ -150,7 +156,7 @@ async def _close(request: Request) -> Response:
 
 async def _interrupt(request: Request) -> Response:
     stopped = request.app.state.sessions.interrupt(request.path_params["key"])
-    return JSONResponse({"status": "ok", "interrupted": stopped})
+    return JSONResponse(InterruptAnswer(interrupted=stopped).model_dump())
 
 
 async def _answer(request: Request) -> Response:

@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import httpx
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel
 
 from hermes_tui_common.errors import ApiError, RefusedError, ServiceError, UnreachableError
-from hermes_tui_common.http import iter_sse, require_ok
+from hermes_tui_common.http import SkippedEvents, iter_sse, parsed, require_ok
 from hermes_tui_training.api.protocol import (
     Body,
     EndSession,
@@ -47,7 +47,7 @@ _CHAT_TIMEOUT = httpx.Timeout(TIMEOUT_S, read=None)
 _ROLLBACK_TIMEOUT = httpx.Timeout(TIMEOUT_S, read=None)  # it waits for the step that runs
 _EVENTS_TIMEOUT = httpx.Timeout(TIMEOUT_S, read=60.0)  # an idle stream says so every 15 s
 _RECONNECT_S = (0.2, 0.5, 1.0, 2.0)
-_EVENT = TypeAdapter(Event)
+_NAME = "the inference gateway"
 
 
 class _Rows(BaseModel, Generic[Row]):
@@ -75,6 +75,7 @@ class InferenceClient:
             timeout=TIMEOUT_S,
             trust_env=False,
         )
+        self.skipped_events = SkippedEvents(_NAME)
 
     async def __aenter__(self) -> Self:
         return self
@@ -232,6 +233,7 @@ class InferenceClient:
 
     async def events(self, *, after: int | None = None) -> AsyncIterator[Event]:
         """Yield events until the client is closed; after a lost connection go on where it broke.
+        Skips what cannot be read.
 
         Args:
             after: the last event's id that is known already; None begins with what happens next.
@@ -257,7 +259,12 @@ class InferenceClient:
         ) as response:
             await require_ok(response)
             async for message in iter_sse(response):
-                yield _parsed(_EVENT, message.json())
+                try:
+                    event = parsed(_NAME, Event, message)
+                except ServiceError as error:
+                    self.skipped_events.add(message.event or "unnamed", error)
+                    continue
+                yield event
 
     # -- completions ------------------------------------------------------------------------
 
@@ -302,7 +309,7 @@ class InferenceClient:
     async def _rows(self, path: str, kind: type[_Rows[Row]], **parameters: Any) -> list[Row]:
         given = {name: value for name, value in parameters.items() if value is not None}
         response = await self._send("GET", path, parameters=given)
-        return _parsed(TypeAdapter(kind), response.json()).data
+        return parsed(_NAME, kind, response).data
 
     async def _call(
         self,
@@ -315,7 +322,7 @@ class InferenceClient:
     ) -> Answer:
         json_body = body.model_dump(exclude_none=True) if body is not None else None
         response = await self._send(method, path, json_body, timeout=timeout)
-        return _parsed(TypeAdapter(kind), response.json())
+        return parsed(_NAME, kind, response)
 
     async def _send(
         self,
@@ -343,25 +350,9 @@ class InferenceClient:
         return response
 
 
-def _parsed(adapter: TypeAdapter[Answer], value: object) -> Answer:
-    """Return decoded JSON as its type; pydantic's own decoder refuses what is nested deeply.
-
-    Raises: ServiceError: it is of another shape.
-    """
-    try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ServiceError(
-            f"the inference gateway answered in a shape that this version cannot read: "
-            f"{where}: {first['msg']}"
-        ) from error
-
-
 def _api_error(status: int, error: Mapping[str, Any]) -> ApiError:
     return ApiError(status, error["message"], code=error.get("code"), param=error.get("param"))
 
 
 def _unreachable(error: httpx.HTTPError) -> UnreachableError:
-    return UnreachableError.of("the inference gateway", error)
+    return UnreachableError.of(_NAME, error)
