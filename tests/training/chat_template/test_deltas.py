@@ -165,3 +165,22 @@ def test_a_bare_call_of_llama_3_is_not_streamed_as_text() -> None:
     assert message["content"] is None
     (call,) = message["tool_calls"]
     assert call["function"] == {"name": "f", "arguments": '{"a": 1}'}
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_stop_texts_never_show_and_deltas_add_up(data: st.DataObject) -> None:
+    """Whatever part of the reply the stop text ends, reasoning and calls included."""
+    chat, _ = chat_of(data.draw(st.sampled_from(["chatml", "qwen3", "qwen3.5"]), "renderer"))
+    before, stop = data.draw(replies(()), "before"), data.draw(st.sampled_from(["§§", "§"]), "stop")
+    token_ids = list(chat.tokenizer.encode(before + stop, add_special_tokens=False))
+    prompt = chat.prompt([{"role": "user", "content": "Hi"}], tools=TOOLS)
+    stream = chat.reply_stream(prompt, tools=TOOLS, stop=["§§", "§"])
+    sizes = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=5), "sizes")
+    deltas = [stream.push(part)[0] for part in split(token_ids, sizes)]
+    final = stream.finish(stop)
+    deltas.append(final.delta)
+    for key in ("content", "reasoning_content"):
+        joined = "".join(delta.get(key, "") for delta in deltas)
+        assert joined == (final.message.get(key) or "")
+        assert "§" not in joined

@@ -115,6 +115,8 @@ class ReplyStream:
 
     def _visible(self, text: str) -> str:
         """Return the text before a stop text, or before what may become one."""
+        if not self._stop:
+            return text
         found = [end for end in (text.find(stop) for stop in self._stop) if end != -1]
         if found:
             return text[: min(found)]
