@@ -93,6 +93,11 @@ class RunDir:
         return self.run / "supervisor.json"
 
     @property
+    def view(self) -> Path:
+        """What the last view left behind: the session that was open, and what was not sent."""
+        return self.root / "view.json"
+
+    @property
     def lock(self) -> Path:
         """Locked by the supervisor for as long as it lives."""
         return self.run / "supervisor.lock"

@@ -17,6 +17,7 @@ from hermes_tui.core.models import (
     StartStage,
     StepRow,
     TrainerRow,
+    ViewMemory,
 )
 from hermes_tui.core.stack_status import ProcessStatus, SystemSample
 from hermes_tui_services.api.client import PastTurn
@@ -92,8 +93,16 @@ class Backend(Protocol):
         """
         ...
 
-    async def set_reward(self, episode_id: str, reward: float) -> None:
-        """Judge an episode; replaces a reward that is not claimed yet."""
+    async def set_reward(
+        self, episode_id: str, reward: float | None, feedback: str | None = None
+    ) -> None:
+        """Judge an episode; replaces a reward that is not claimed yet.
+
+        Args:
+            episode_id: the episode.
+            reward: the number; None, with feedback, keeps the one in force.
+            feedback: a sentence that says why; empty takes it away, None keeps it.
+        """
         ...
 
     async def unset_reward(self, episode_id: str) -> None:
@@ -118,6 +127,14 @@ class Backend(Protocol):
 
     async def roll_back(self, policy_version: int) -> None:
         """Make a kept version's weights current again, under a new number."""
+        ...
+
+    def recall(self) -> ViewMemory:
+        """Return what the view before this one left behind; empty without one."""
+        ...
+
+    def remember(self, memory: ViewMemory) -> None:
+        """Keep what the next view is to find."""
         ...
 
     async def past_turns(self, session_id: str) -> list[PastTurn]:

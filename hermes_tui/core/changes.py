@@ -149,6 +149,16 @@ class ChatTurn:
             self.parts.append(ThoughtPart(text=delta))
 
 
+@dataclass(slots=True, kw_only=True)
+class QueuedMessage:
+    """A message that waits for the end of a turn."""
+
+    message_id: str
+    """Unique within the view."""
+    text: str
+    """What will be said."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsChanged:
     """Rows of the state were replaced: sessions, episodes, processes, trainer, steps."""
@@ -167,10 +177,25 @@ class TurnChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnded:
+    """A turn that this view followed has ended, and what was recorded of it was read."""
+
+    turn: ChatTurn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnsLoaded:
     """The recorded turns of a session were read."""
 
     session_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueChanged:
+    """The messages that wait for a turn's end are others."""
+
+    sent: QueuedMessage | None = None
+    """The message that goes now; None when one was added, changed or removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,13 +237,17 @@ class Notice:
 
     text: str
     severity: Literal["information", "warning", "error"] = "information"
+    episode_id: str = ""
+    """The episode whose new score it tells of; ``Rewards.countdown`` says the same at any time."""
 
 
 Change = (
     RowsChanged
     | LogGrew
     | TurnChanged
+    | TurnEnded
     | TurnsLoaded
+    | QueueChanged
     | TokensSampled
     | EpisodeLoaded
     | PendingApproval

@@ -8,6 +8,8 @@ from collections.abc import Awaitable
 from hermes_tui.core.changes import ChatTurn
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.models import EpisodeRow
+from hermes_tui.core.reward_text import reward_text
+from hermes_tui.core.state import ViewState
 
 MIN_SIBLINGS, MAX_SIBLINGS = 2, 9
 """How many replies can be compared: each has a digit key."""
@@ -37,6 +39,32 @@ class Comparison:
         self._state = controller.state
         self._notifier = controller.notifier
         self._backend = controller.backend
+
+    @classmethod
+    async def of_group(cls, controller: Controller, group_id: str) -> Comparison | None:
+        """Return the comparison of a group that was asked before, with what was picked in it.
+
+        Returns: None when it has no siblings that can be compared, or nothing is kept of them.
+        """
+        state = controller.state
+        rows = [row for row in state.sessions.values() if row.group_id == group_id]
+        if not MIN_SIBLINGS <= len(rows) <= MAX_SIBLINGS:
+            return None
+        for row in rows:
+            await controller.notifier.attempt(controller.history.read_session(row.session_id))
+        turns = [state.turns.get(row.session_id, [])[-1:] for row in rows]
+        found = [turn for newest in turns for turn in newest]
+        if len(found) < MIN_SIBLINGS:
+            return None
+        comparison = cls(controller, len(found))
+        comparison.turns, comparison.text = found, found[0].user_text
+        high = controller.rewards.range[1]
+        comparison.picked = {
+            index
+            for index in range(len(found))
+            if (episode := comparison.episode(index)) and episode.reward == high
+        }
+        return comparison
 
     @property
     def num_running(self) -> int:
@@ -71,6 +99,11 @@ class Comparison:
         self._state.sessions |= {row.session_id: row for row in rows}
         self.turns = [self._controller.turns.begin(row.session_id, text) for row in rows]
 
+    def _takes_score(self, turn: ChatTurn) -> bool:
+        """Return whether a sibling's episode can be judged and trained."""
+        episode = self._state.latest(turn.session_id)
+        return episode is not None and not self._controller.rewards.judge(episode).refusal
+
     def toggle(self, index: int) -> None:
         """Pick a sibling, or take that back."""
         if index < len(self.turns):
@@ -87,16 +120,15 @@ class Comparison:
         low, high = self._controller.rewards.range
         requests: list[Awaitable[None]] = []
         for index, turn in enumerate(self.turns):
-            if episode := self._state.to_score(turn.session_id):
+            if self._takes_score(turn) and (episode := self.episode(index)):
                 reward = high if index in self.picked else low
                 requests.append(self._backend.set_reward(episode.episode_id, reward))
         if await self._send(requests):
             key = self._notifier.action_label("compare_undo")
-            grace_s = self._controller.rewards.grace_s
+            scores = f"{reward_text(high)}, the others {reward_text(low)}"
             alike = " · all alike: nothing to learn" if len(self.picked) == self.size else ""
             self._notifier.say(
-                f"{len(self.picked)} of {self.size} picked: {high:+.1f}, the others {low:+.1f}"
-                f"{alike} · {key} undoes it ({grace_s:g} s)"
+                f"{len(self.picked)} of {self.size} picked: {scores}{alike} · {key} takes it back"
             )
 
     def _refusal(self) -> str:
@@ -107,9 +139,16 @@ class Comparison:
             return "send them a message first"
         if self.num_running:
             return f"{self.num_running} of {self.size} are still replying"
-        if not any(self._state.to_score(turn.session_id) for turn in self.turns):
-            return "none of them can be judged any more"
+        if not any(map(self._takes_score, self.turns)):
+            return self._why_none()
         return "" if self.picked else "pick the best first, by number; several are a tie"
+
+    def _why_none(self) -> str:
+        """Return why no sibling can be judged."""
+        judge = self._controller.rewards.judge
+        reasons = {judge(row).untrainable for row in self._episodes()} - {""}
+        why = f": {', '.join(sorted(reasons))}" if reasons else ""
+        return f"none of them can be judged any more{why}"
 
     async def undo(self) -> None:
         """Take back the rewards that no step has claimed."""
@@ -138,3 +177,25 @@ class Comparison:
         for turn in self.turns:
             if turn.state == "running":
                 await self._notifier.attempt(self._backend.interrupt(turn.session_id))
+
+
+def unscored_groups(state: ViewState) -> list[str]:
+    """Return the groups of siblings that were asked to be compared and have no score yet.
+
+    The newest comes first.
+    """
+    groups: dict[str, list[str]] = {}
+    for session in state.sessions.values():
+        if session.task_id == TASK_ID and session.group_id:
+            groups.setdefault(session.group_id, []).append(session.session_id)
+    return [
+        group_id
+        for group_id, session_ids in reversed(groups.items())
+        if len(session_ids) >= MIN_SIBLINGS
+        and any(state.episodes_of(session_id) for session_id in session_ids)
+        and all(
+            row.reward is None and row.state != "dropped"
+            for session_id in session_ids
+            for row in state.episodes_of(session_id)
+        )
+    ]

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from hermes_tui.core.approvals import Approvals
 from hermes_tui.core.backend import Backend
-from hermes_tui.core.changes import ChatTurn, RowsChanged, TurnsLoaded
+from hermes_tui.core.changes import Change, ChatTurn, QueueChanged, RowsChanged, TurnsLoaded
 from hermes_tui.core.context import ViewContext
 from hermes_tui.core.log_reader import LogReader
-from hermes_tui.core.models import StartStage
+from hermes_tui.core.models import StartStage, ViewMemory
+from hermes_tui.core.outbox import Outbox
 from hermes_tui.core.rewards import Rewards
 from hermes_tui.core.row_reader import RowReader
 from hermes_tui.core.sync import StackSync
@@ -30,8 +31,10 @@ class Controller:
 
     Args:
         backend: the stack.
-        grace_s: seconds until the trainer may claim a judged episode; until then it can be undone.
+        grace_s: seconds until the trainer may claim a judged episode; it can surely be taken back
+            until then.
         reward_range: lowest and highest reward.
+        max_staleness: versions that an episode may be behind to be trained.
         clock: seconds since the epoch.
     """
 
@@ -39,8 +42,9 @@ class Controller:
         self,
         backend: Backend,
         *,
-        grace_s: float = 2.0,
+        grace_s: float = 6.0,
         reward_range: tuple[float, float] = (-1.0, 1.0),
+        max_staleness: int = 256,
         clock: Callable[[], float] = time.time,
     ) -> None:
         context = ViewContext(backend=backend, clock=clock)
@@ -49,13 +53,25 @@ class Controller:
         self.state = context.state
         self.notifier = context.notifier
         self.rows = RowReader(context)
-        self.rewards = Rewards(context, self.rows, grace_s=grace_s, range_=reward_range)
+        self.rewards = Rewards(
+            context,
+            self.rows,
+            grace_s=grace_s,
+            range_=reward_range,
+            max_staleness=max_staleness,
+        )
         self.approvals = Approvals(context)
         self.log = LogReader(context)
         self.history = TurnHistory(context)
         self.turns = TurnRunner(context, self.rows, self.history, self.approvals)
+        self.outbox = Outbox(context, self._send_in)
         self._sync = StackSync(context, self.rows, self.history)
         self._discovery = TurnDiscovery(context, self.rows, self.history, self.turns)
+        self.notifier.listen(self._on_change)
+
+    def _on_change(self, change: Change) -> None:
+        if isinstance(change, QueueChanged):
+            self.remember()
 
     # Attaching -----------------------------------------------------------------------------
 
@@ -75,7 +91,31 @@ class Controller:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._sync.watch())
             tasks.create_task(self._discovery.watch())
+            tasks.create_task(self.outbox.watch())
             tasks.create_task(self.notifier.attempt(self.history.read_titles()))
+
+    async def reopen(self) -> str:
+        """Open the session that was open when the view before this one left.
+
+        What waited in its queue waits again, until it is released.
+
+        Returns: what stood in the prompt.
+        """
+        memory = self.backend.recall()
+        session = self.state.sessions.get(memory.session_id)
+        if session is not None and not session.ended:
+            await self.open_session(session.session_id)
+            for text in memory.queued:
+                self.outbox.put(session.session_id, text)
+            if memory.queued:
+                self.outbox.hold(session.session_id)
+        return memory.draft
+
+    def remember(self, draft: str = "") -> None:
+        """Keep for the next view what is open, what is queued, and what stands in the prompt."""
+        session_id = self.state.selected
+        queued = tuple(message.text for message in self.outbox.of(session_id))
+        self.backend.remember(ViewMemory(session_id=session_id, queued=queued, draft=draft))
 
     async def close(self) -> None:
         """Close the connections to the stack; it runs on."""
@@ -93,6 +133,7 @@ class Controller:
     def new_session(self) -> None:
         """Show an empty conversation; its session starts with its first message."""
         self.state.selected, self.state.shown, self.state.pinned = "", "", False
+        self.remember()
         self.notifier.notify(TurnsLoaded(session_id=""))
 
     async def open_session(self, session_id: str, episode_id: str = "") -> None:
@@ -103,6 +144,7 @@ class Controller:
             episode_id: the episode to pin; empty follows the newest.
         """
         self.state.selected = session_id
+        self.remember()
         latest = self.state.latest(session_id)
         self.state.shown = episode_id or (latest.episode_id if latest else "")
         self.state.pinned = bool(episode_id) and latest != self.state.episode(episode_id)
@@ -141,25 +183,43 @@ class Controller:
     # Turns ---------------------------------------------------------------------------------
 
     def refusal(self) -> str:
-        """Return why no message can be sent now; empty when one can."""
-        session = self.state.sessions.get(self.state.selected)
-        if self.state.running_turn(self.state.selected):
-            return "the agent is still replying: interrupt it, or wait"
+        """Return why no message can be taken now; empty when one can, if only to wait."""
+        return self._refusal(self.state.selected)
+
+    def _refusal(self, session_id: str) -> str:
+        session = self.state.sessions.get(session_id)
         return "this session has ended: start a new one" if session and session.ended else ""
 
-    async def send(self, text: str) -> bool:
-        """Send a message to the agent; returns when the turn has ended.
+    @property
+    def queues(self) -> bool:
+        """Whether a message that is said now has to wait: for a turn, or behind another one."""
+        waiting = self.outbox.of(self.state.selected)
+        return bool(self.state.running_turn(self.state.selected) or waiting)
 
-        Returns: False when it was not sent: see ``refusal``, or no session could be started.
+    async def send(self, text: str) -> bool:
+        """Send a message to the agent, or queue it while ``queues``.
+
+        Returns: False when it was neither sent nor queued: see ``refusal``, or no session could be
+            started. A message that is sent has its turn ended, a queued one still waits.
         """
+        session_id = self.state.selected
+        if self._refusal(session_id) or not self.queues:
+            return await self._send_in(session_id, text)
+        self.outbox.put(session_id, text)
+        self.outbox.release(session_id)
+        return True
+
+    async def _send_in(self, session_id: str, text: str) -> bool:
+        """Send a message in a session; returns when the turn has ended, or False."""
         state = self.state
-        if reason := self.refusal():
+        if reason := self._refusal(session_id):
             self.notifier.say(reason, "warning")
             return False
-        has_session = state.selected in state.sessions
-        turn = self.turns.begin(state.selected, text)
+        has_session = session_id in state.sessions
+        turn = self.turns.begin(session_id, text)
         if not has_session and not await self.notifier.attempt(self._start_session(turn)):
             state.turns[""].remove(turn)
+            self.outbox.hold("")
             self.notifier.notify(TurnsLoaded(session_id=""))
             return False
         await self.turns.run(turn)
@@ -171,8 +231,10 @@ class Controller:
         self.state.turns[""].remove(turn)
         turn.session_id = session.session_id
         self.state.turns[session.session_id] = [turn]
+        self.outbox.move(session.session_id)
         if not self.state.selected:  # the person may have opened another one meanwhile
             self.state.selected = session.session_id
+            self.remember()
             self.notifier.notify(TurnsLoaded(session_id=session.session_id))
         self.notifier.notify(RowsChanged())
 

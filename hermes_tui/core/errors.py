@@ -49,6 +49,13 @@ class NotRunningError(UnreachableError):
         )
 
 
+class StackStoppedError(UnreachableError):
+    """Somebody stopped the stack while a view was attached to it."""
+
+    def __init__(self) -> None:
+        super().__init__("the stack was stopped; `hermes-tui` starts it again")
+
+
 def exit_code(error: HermesTuiError) -> int:
     """Return the exit code that tells a script what kind of error ended the program."""
     if isinstance(error, ConfigError):

@@ -52,6 +52,18 @@ class StackInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ViewMemory:
+    """What a view leaves behind for the next one that opens the same run directory."""
+
+    session_id: str = ""
+    """The session that was open; empty for none."""
+    queued: tuple[str, ...] = ()
+    """Messages of it that waited for a turn's end, the next one first."""
+    draft: str = ""
+    """What stood in the prompt and was not sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
     """One session."""
 
@@ -92,6 +104,8 @@ class EpisodeRow:
     """open, ended, unscored, scored, claimed, trained, dropped."""
     reward: float | None = None
     """Reward in force."""
+    feedback: str = ""
+    """The sentence that goes with it; empty for none."""
     scored_at: float | None = None
     """When it was given, seconds since the epoch."""
     created_at: float = 0.0
@@ -106,19 +120,27 @@ class EpisodeRow:
     """Versions behind the one that serves."""
     num_completions: int | None = None
     """Recorded completions; None when not known yet."""
+    num_trainable: int | None = None
+    """Those that may be trained; None when not known yet."""
+    incomplete: bool = False
+    """Whether a completion was lost: then nothing of it is trained."""
 
     @classmethod
     def of(cls, episode: EpisodeSummary | EpisodeRecord) -> EpisodeRow:
         """Return an episode as a row."""
         if isinstance(episode, EpisodeSummary):
-            num_completions = episode.num_completions
+            num_completions, num_trainable = episode.num_completions, episode.num_trainable
+            incomplete = episode.num_lost > 0
         else:
             num_completions = len(episode.completions)
+            num_trainable = sum(completion.trainable for completion in episode.completions)
+            incomplete = episode.incomplete
         return cls(
             episode_id=episode.episode_id,
             session_id=episode.session_id,
             state=episode.state,
             reward=episode.reward,
+            feedback=episode.feedback or "",
             scored_at=episode.scored_at,
             created_at=episode.created_at,
             step=episode.step,
@@ -126,6 +148,8 @@ class EpisodeRow:
             policy_version=episode.policy_version_max,
             staleness=episode.staleness,
             num_completions=num_completions,
+            num_trainable=num_trainable,
+            incomplete=incomplete,
         )
 
 

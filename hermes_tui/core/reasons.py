@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hermes_tui.core.changes import ChatTurn
+from hermes_tui.core.models import EpisodeRow
+
 _WORDS = {
     "no_token_ids": "its upstream gave no tokens",
     "truncated": "cut off by max_tokens",
@@ -27,3 +30,26 @@ def in_words(reason: str) -> str:
 def reasons_in_words(reasons: Iterable[str]) -> str:
     """Return several reasons in words, each once; empty for none."""
     return ", ".join(in_words(reason) for reason in dict.fromkeys(reasons))
+
+
+def why_untrainable(episode: EpisodeRow, turns: Iterable[ChatTurn], max_staleness: int) -> str:
+    """Return why an episode can't be trained, whatever its score; empty when it can.
+
+    Args:
+        episode: not dropped, claimed or trained.
+        turns: those of its session; the ones of the episode know why a completion is left out.
+        max_staleness: versions that an episode may be behind.
+    """
+    if episode.incomplete:
+        return in_words("incomplete")
+    mine = [turn for turn in turns if turn.episode_id == episode.episode_id]
+    reasons = [reason for turn in mine for reason in turn.untrainable]
+    num_trainable = episode.num_trainable
+    if num_trainable is None and reasons:
+        num_trainable = sum(turn.num_trainable for turn in mine)
+    if num_trainable == 0 and episode.num_completions != 0:
+        return reasons_in_words(reasons) or "nothing of it can be trained"
+    if episode.staleness is not None and episode.staleness > max_staleness:
+        allowed = f"{episode.staleness} versions behind, {max_staleness} are allowed"
+        return f"{in_words('stale')} ({allowed})"
+    return ""

@@ -20,9 +20,6 @@ from hermes_tui.core.models import (
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.core.stack_status import ProcessStatus, SystemSample
 
-SCORABLE = frozenset({"open", "ended", "unscored", "scored"})
-"""Episode states in which a reward is taken, or replaced."""
-
 MAX_SAMPLES = 60
 """Samples of the machine kept for the screen: two minutes of them."""
 
@@ -66,6 +63,8 @@ class ViewState:
     """Questions of the agent that nobody has answered, by approval id, oldest first."""
     lost: str = ""
     """Why the stack can't be reached; empty while it can."""
+    stopped: bool = False
+    """Whether that is since somebody stopped it."""
 
     def episodes_of(self, session_id: str) -> list[EpisodeRow]:
         """Return a session's episodes, oldest first."""
@@ -81,6 +80,14 @@ class ViewState:
         """Return the newest episode of a session, or None."""
         return next(reversed(self.episodes.get(session_id, {}).values()), None)
 
+    @property
+    def open_episode(self) -> EpisodeRow | None:
+        """The episode that the view shows and marks; a score is for it. None for none."""
+        shown = self.episode(self.shown) if self.shown else None
+        if shown is not None and shown.session_id == self.selected:
+            return shown
+        return self.latest(self.selected)
+
     def ordinal(self, episode: EpisodeRow) -> int:
         """Return the number of an episode within its session, from 1."""
         return list(self.episodes.get(episode.session_id, {})).index(episode.episode_id) + 1
@@ -88,11 +95,6 @@ class ViewState:
     def episode_name(self, episode: EpisodeRow) -> str:
         """Return what an episode is called, such as ``episode 2 of “Greet Ada”``."""
         return f"episode {self.ordinal(episode)} of “{self.title(episode.session_id)}”"
-
-    def to_score(self, session_id: str) -> EpisodeRow | None:
-        """Return the episode that a score key judges: the newest, when it may be judged."""
-        latest = self.latest(session_id)
-        return latest if latest and latest.state in SCORABLE else None
 
     def running_turn(self, session_id: str) -> ChatTurn | None:
         """Return the turn of a session that is in flight, or None."""

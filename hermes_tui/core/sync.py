@@ -16,7 +16,8 @@ from hermes_tui.core.changes import (
     TurnChanged,
 )
 from hermes_tui.core.context import RETRY_S, ViewContext
-from hermes_tui.core.control_api import ControlEvent
+from hermes_tui.core.control_api import ControlEvent, StackStopped, StackStopping
+from hermes_tui.core.errors import StackStoppedError
 from hermes_tui.core.models import HELD_BY_PERSON, sampled_tokens
 from hermes_tui.core.row_reader import RowReader
 from hermes_tui.core.turn_history import TurnHistory
@@ -89,16 +90,22 @@ class StackSync:
             try:
                 async for event in stream():
                     if self._state.lost:
-                        self._state.lost = ""
+                        self._state.lost, self._state.stopped = "", False
                         await self._rows.read_processes()
                     await handle(event)
             except HermesTuiError as error:
                 logger.warning("event stream broke error=%s", error)
-                if not self._state.lost:
-                    self._state.lost = str(error)
-                    self._notifier.notify(RowsChanged())
+                self._on_lost(error)
             await asyncio.sleep(RETRY_S)
             self._mark_all_stale()
+
+    def _on_lost(self, error: HermesTuiError) -> None:
+        """Say why the stack is gone: the first reason, but that it was stopped replaces another."""
+        state = self._state
+        stopped = isinstance(error, StackStoppedError)
+        if not state.lost or (stopped and not state.stopped):
+            state.lost, state.stopped = str(error), stopped
+            self._notifier.notify(RowsChanged())
 
     def _mark_all_stale(self) -> None:
         """Have everything read again: events were missed while no stream was open."""
@@ -108,8 +115,11 @@ class StackSync:
         self._wanted.set()
         self._context.turns_unknown.set()
 
-    async def _on_control(self, _: ControlEvent) -> None:
-        await self._rows.read_processes()
+    async def _on_control(self, event: ControlEvent) -> None:
+        if isinstance(event, StackStopping | StackStopped):
+            self._on_lost(StackStoppedError())
+        else:
+            await self._rows.read_processes()
 
     async def _on_learning(self, event: TrainerEvent) -> None:
         session_id, episode_id = event.session_id, event.episode_id
@@ -186,7 +196,7 @@ class StackSync:
                 await self._refresh(touched, stale)
                 reported = ""
             except HermesTuiError as error:
-                if str(error) != reported:  # once, not with every try
+                if str(error) != reported and not self._state.stopped:  # once, not every try
                     reported = str(error)
                     self._notifier.say(reported, "error")
                 self._stale_episodes |= stale

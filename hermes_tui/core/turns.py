@@ -13,6 +13,7 @@ from hermes_tui.core.changes import (
     RowsChanged,
     ToolPart,
     TurnChanged,
+    TurnEnded,
     TurnsLoaded,
     TurnStatus,
 )
@@ -113,6 +114,7 @@ class TurnRunner:
         self._context.turns_unknown.set()  # the session's next turn may run by now
         if self._state.info.training:
             await self._notifier.attempt(self._read_ended(turn))
+        self._notifier.notify(TurnEnded(turn=turn))
 
     async def _receive(self, turn: ChatTurn, connect: Connect) -> None:
         """Take a turn's updates to its end; join it again when the connection breaks.

@@ -25,10 +25,12 @@ from hermes_tui.core.changes import (
     PendingApproval,
     ToolPart,
     TurnChanged,
+    TurnEnded,
 )
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.errors import EXIT_FAILED, EXIT_OK, exit_code
 from hermes_tui.core.models import EpisodeDetail
+from hermes_tui.core.reward_text import parse_reward
 from hermes_tui.core.sanitize import clean, one_line
 from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.plain import formatting as lines
@@ -166,7 +168,7 @@ class Plain:
                 near = difflib.get_close_matches(word, BY_WORD, n=1)
                 hint = f"did you mean /{near[0]}?" if near else "/help names them all"
                 raise Usage(f"there is no command /{clean(word)}; {hint}")
-            done: Awaitable[None] | None = getattr(self, f"do_{word}")(rest.strip())
+            done: Awaitable[object] | None = getattr(self, f"do_{word}")(rest.strip())
             if done is not None:
                 await done
         except Usage as error:
@@ -180,7 +182,11 @@ class Plain:
             self._failed = True
             self._reporter.line(f"[error] {reason}")
             return
-        if not self._interactive:  # at a terminal it can be read already
+        if self.controller.queues:
+            self._reporter.line(
+                "[queued] it goes when the agent has spoken; /unqueue takes it back"
+            )
+        elif not self._interactive:  # at a terminal it can be read already
             self._reporter.line(f"you: {clean(text)}")
         self._begin(self._speak(text))
 
@@ -194,12 +200,7 @@ class Plain:
         self._wake.set()
 
     async def _speak(self, text: str) -> None:
-        if not await self.controller.send(text):
-            self._failed = True
-            return
-        turn = self._reporter.turn_of(text)
-        self._failed |= turn.state == "failed"
-        self._reporter.line(f"[turn] {lines.turn_words(turn)}")
+        self._failed |= not await self.controller.send(text)
 
     async def _answer(self, request: PendingApproval, line: str | None) -> None:
         """Answer what the agent asked; the end of the lines is a no."""
@@ -220,31 +221,41 @@ class Plain:
                 self._failed |= self._commanding and severity != "information"
             case PendingApproval() | TurnChanged():
                 self._wake.set()  # what comes next may depend on it
+            case TurnEnded(turn=turn):
+                self._failed |= turn.state == "failed"
             case EpisodeLoaded(detail=detail):
                 self._detail = detail
         self._reporter.change(change)
 
     # Commands ------------------------------------------------------------------------------
 
-    def do_good(self, _: str) -> Awaitable[None]:
+    def do_good(self, _: str) -> Awaitable[object]:
         """Score +1."""
         return self.controller.rewards.score(1.0)
 
-    def do_bad(self, _: str) -> Awaitable[None]:
+    def do_bad(self, _: str) -> Awaitable[object]:
         """Score -1."""
         return self.controller.rewards.score(-1.0)
 
-    def do_score(self, text: str) -> Awaitable[None]:
+    def do_score(self, text: str) -> Awaitable[object]:
         """Score exactly."""
         try:
-            reward = float(text.replace(",", ".").replace("−", "-"))
+            reward = parse_reward(text)
         except ValueError:
             raise Usage(f"/score takes a number, such as /score 0.3, not “{clean(text)}”") from None
         return self.controller.rewards.score(reward)
 
-    def do_undo(self, _: str) -> Awaitable[None]:
+    def do_undo(self, _: str) -> Awaitable[object]:
         """Take the last score back."""
         return self.controller.rewards.undo()
+
+    def do_unqueue(self, _: str) -> None:
+        """Take the newest message that still waits out of the queue."""
+        waiting = self.controller.outbox.of(self.controller.state.selected)
+        if not waiting:
+            raise Usage("no message waits")
+        text = self.controller.outbox.remove(waiting[-1].message_id)
+        self._reporter.line(f"[queued] taken back: {clean(text)}")
 
     def do_new(self, _: str) -> None:
         """Begin a new conversation."""

@@ -34,6 +34,11 @@ COMMANDS: tuple[Command, ...] = (
     Command(word="undo", action="score_undo"),
     Command(word="new", action="session_new"),
     Command(word="end", action="session_end"),
+    Command(
+        word="unqueue",
+        action="prompt_send",
+        about="Take back the newest message that waits for the end of a turn.",
+    ),
     Command(word="interrupt", action="turn_interrupt"),
     Command(word="answer", action="approval_answer", takes="ANSWER"),
     Command(

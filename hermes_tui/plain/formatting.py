@@ -15,6 +15,7 @@ from hermes_tui.core.models import (
     TrainerRow,
 )
 from hermes_tui.core.reasons import in_words, reasons_in_words
+from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.sanitize import clean, one_line, visible
 from hermes_tui.core.stack_status import ProcessStatus
 from hermes_tui.core.state import ViewState
@@ -54,7 +55,7 @@ def episode_words(episode: EpisodeRow) -> str:
         reason = in_words(episode.dropped_reason)
         words[0] = f"not trained: {reason or 'dropped'}"
     if episode.reward is not None:
-        words.append(f"reward {episode.reward:+g}")
+        words.append(f"reward {reward_text(episode.reward)}")
     if episode.policy_version is not None:
         words.append(f"policy v{episode.policy_version}")
     if episode.staleness:

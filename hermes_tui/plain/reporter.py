@@ -10,8 +10,10 @@ from hermes_tui.core.changes import (
     ChatTurn,
     Notice,
     PendingApproval,
+    QueueChanged,
     RowsChanged,
     TurnChanged,
+    TurnEnded,
 )
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.models import StartStage
@@ -77,6 +79,11 @@ class Reporter:
                 self._ask(change)
             case TurnChanged(turn=turn):
                 self._report_turn(turn)
+            case TurnEnded(turn=turn):
+                if turn.source == "sent" and turn.session_id == self._controller.state.selected:
+                    self.line(f"[turn] {lines.turn_words(turn)}")
+            case QueueChanged(sent=message) if message is not None:
+                self.line(f"you: {clean(message.text)}")
             case RowsChanged():
                 self.report_rows()
 
@@ -139,7 +146,8 @@ class Reporter:
         for step in state.steps:
             yield f"step {step.step}", lines.step_words(step), "[step] "
         if state.lost or self._known.get("lost"):
-            gone = f"out of reach, looked for again: {one_line(state.lost)}"
+            gone = one_line(state.lost)
+            gone = gone if state.stopped else f"out of reach, looked for again: {gone}"
             yield "lost", gone if state.lost else "back again", "[stack] "
 
     def name(self, episode_id: str) -> str:
@@ -148,7 +156,3 @@ class Reporter:
         episode = state.episode(episode_id)
         assert episode
         return state.episode_name(episode)
-
-    def turn_of(self, text: str) -> ChatTurn:
-        """Return the newest reported turn with this message."""
-        return next(s.turn for s in reversed(self._speeches.values()) if s.turn.user_text == text)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import SecretStr
+from pydantic import SecretStr, TypeAdapter, ValidationError
 
 from hermes_tui.config.paths import RunDir
 from hermes_tui.config.secrets import read_keys
@@ -18,7 +19,7 @@ from hermes_tui.config.settings import Config
 from hermes_tui.core.changes import TrainerEvent
 from hermes_tui.core.control_api import ControlEvent, ProcessChanged
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.errors import NotRunningError
+from hermes_tui.core.errors import NotRunningError, StackStoppedError
 from hermes_tui.core.models import (
     HELD_BY_PERSON,
     CanaryRow,
@@ -29,18 +30,24 @@ from hermes_tui.core.models import (
     StartStage,
     StepRow,
     TrainerRow,
+    ViewMemory,
 )
 from hermes_tui.core.stack_status import ProcessStatus, SystemSample
 from hermes_tui.stack_client.control import ControlClient
 from hermes_tui.stack_client.launch import ensure_supervisor, find_supervisor, stop_supervisor
 from hermes_tui_common.errors import RefusedError, ServiceError, UnreachableError
 from hermes_tui_common.http import SkippedEvents
+from hermes_tui_common.serving import write_private
 from hermes_tui_services.api.client import AgentClient, PastTurn
 from hermes_tui_services.api.events import TurnEvent
 from hermes_tui_training.api.client import InferenceClient
 from hermes_tui_training.api.wire import EpisodeRecord, EpisodeSummary
 
+logger = logging.getLogger(__name__)
+
 Client = TypeVar("Client")
+
+_MEMORY = TypeAdapter(ViewMemory)
 
 PLAIN_TASK_ID = "chat"
 """Task of the sessions without a trainer: it would be the one to tell them apart."""
@@ -53,7 +60,12 @@ def make_controller(config: Config) -> Controller:
     """Return the use cases over the real stack; makes the run directory, and starts nothing."""
     RunDir.of(config).create()
     reward = config.training.reward
-    return Controller(RemoteBackend(config), grace_s=reward.grace_s, reward_range=reward.range)
+    return Controller(
+        RemoteBackend(config),
+        grace_s=reward.grace_s,
+        reward_range=reward.range,
+        max_staleness=config.training.max_staleness,
+    )
 
 
 class RemoteBackend:
@@ -124,7 +136,12 @@ class RemoteBackend:
         """Yield the supervisor's events; after a loss, those of the one that took its place."""
         control = self._control
         if control is None or not await _answers(control):
-            control = await find_supervisor(self._run_dir)
+            try:
+                control = await find_supervisor(self._run_dir)
+            except NotRunningError as error:
+                if not self._run_dir.supervisor.exists():  # it has put its things in order
+                    raise StackStoppedError from error
+                raise
             await self._attach(control)
         async for event in control.events():
             yield event
@@ -222,6 +239,20 @@ class RemoteBackend:
         else:
             await self._inference.end_session(session_id)
 
+    def recall(self) -> ViewMemory:
+        """Return what the view before this one left behind."""
+        try:
+            return _MEMORY.validate_json(self._run_dir.view.read_bytes())
+        except (OSError, ValidationError):
+            return ViewMemory()  # none, or one that another version wrote
+
+    def remember(self, memory: ViewMemory) -> None:
+        """Keep what the next view is to find."""
+        try:
+            write_private(self._run_dir.view, _MEMORY.dump_json(memory).decode())
+        except OSError as error:
+            logger.warning("not remembered path=%s error=%s", self._run_dir.view, error)
+
     async def past_turns(self, session_id: str) -> list[PastTurn]:
         """Return a conversation as the agent service keeps it."""
         try:
@@ -284,9 +315,11 @@ class RemoteBackend:
         record = await self._trainer.episode(episode_id)
         return await asyncio.to_thread(_write_episode, record, path)
 
-    async def set_reward(self, episode_id: str, reward: float) -> None:
+    async def set_reward(
+        self, episode_id: str, reward: float | None, feedback: str | None = None
+    ) -> None:
         """Judge an episode."""
-        await self._trainer.set_reward(reward, episode_id=episode_id)
+        await self._trainer.set_reward(reward, feedback=feedback, episode_id=episode_id)
 
     async def unset_reward(self, episode_id: str) -> None:
         """Take back a reward that is not claimed yet."""

@@ -21,7 +21,7 @@ import pytest
 import tomli
 from fakes.served import Served, until
 
-from hermes_tui.config.settings import Config, load_config
+from hermes_tui.config.settings import load_config
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -161,9 +161,15 @@ def test_every_old_setting_still_loads(tmp_path: Path) -> None:
     old = FIXTURES / "old_reference.toml"
     config = load_config([], path=old, environ={}).model_dump(mode="json", by_alias=True)
     assert _differences(tomli.loads(old.read_text(encoding="utf-8")), config) == []
-    assert load_config([], path=old, environ={}) == Config()
+    assert load_config([], path=old, environ={}) == load_config(
+        CHANGED_DEFAULTS, environ={}, cwd=tmp_path
+    )
     shutil.copy(FIXTURES / "old_run" / "hermes.toml", tmp_path)
     assert load_config([], environ={}, cwd=tmp_path).training.lora.rank == 1
+
+
+CHANGED_DEFAULTS = ["training.reward.grace_s=2.0"]
+"""What the old defaults were where a newer one is better."""
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:

@@ -23,6 +23,7 @@ from hermes_tui.core.models import (
     StepRow,
     Token,
     TrainerRow,
+    ViewMemory,
 )
 from hermes_tui.core.stack_status import (
     DiskSample,
@@ -87,6 +88,7 @@ class FakeBackend:
         self.clock = clock
         self.training = training
         self.model = "smollm2-135m"
+        self.memory = ViewMemory()
         self.reply: list[str] = list(REPLY)
         self.logprobs: list[float] = list(LOGPROBS)
         self.turn_events: list[TurnEvent] = []
@@ -322,13 +324,23 @@ class FakeBackend:
         path.write_text('{"episode_id": "' + episode_id + '"}\n', encoding="utf-8")
         return 1
 
-    async def set_reward(self, episode_id: str, reward: float) -> None:
-        self._called("set_reward", episode_id, reward)
-        self.set_state(episode_id, "scored", reward=reward, scored_at=self.clock())
+    async def set_reward(
+        self, episode_id: str, reward: float | None, feedback: str | None = None
+    ) -> None:
+        said = () if feedback is None else (feedback,)
+        self._called("set_reward", episode_id, reward, *said)
+        row = self.details[episode_id].row
+        self.set_state(
+            episode_id,
+            "scored",
+            reward=row.reward if reward is None else reward,
+            feedback=row.feedback if feedback is None else feedback,
+            scored_at=self.clock(),
+        )
 
     async def unset_reward(self, episode_id: str) -> None:
         self._called("unset_reward", episode_id)
-        self.set_state(episode_id, "open", reward=None, scored_at=None)
+        self.set_state(episode_id, "open", reward=None, feedback="", scored_at=None)
 
     async def steps(self, after: int) -> list[StepRow]:
         return [row for row in self.step_rows if row.step > after]
@@ -364,6 +376,12 @@ class FakeBackend:
 
     async def running(self) -> dict[str, str]:
         return {session_id: f.started.run_id for session_id, f in self.flights.items()}
+
+    def recall(self) -> ViewMemory:
+        return self.memory
+
+    def remember(self, memory: ViewMemory) -> None:
+        self.memory = memory
 
     async def past_turns(self, session_id: str) -> list[PastTurn]:
         return list(self.past.get(session_id, ()))

@@ -13,6 +13,7 @@ from textual.content import Content
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widgets import Button, Input, Label, OptionList, Static
 
+from hermes_tui.core.reward_text import parse_reward
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.tui.widgets.formatting import literal
 from hermes_tui.tui.widgets.inputs import Field
@@ -151,7 +152,7 @@ class RewardScreen(AskScreen):
     def problem(self, text: str) -> str:
         """Return why a text is no reward; empty when it is one."""
         try:
-            reward = float(text.strip().replace(",", ".").replace("−", "-"))
+            reward = parse_reward(text)
         except ValueError:
             return "this is not a number"
         if not self._low <= reward <= self._high:

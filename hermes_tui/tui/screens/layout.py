@@ -298,5 +298,5 @@ class PanesScreen(ActionScreen):
         if self.scope != "prompt":
             self._show(self.scope)
 
-    def _work(self, doing: Awaitable[None]) -> None:
+    def _work(self, doing: Awaitable[object]) -> None:
         self.run_worker(doing, group="actions")

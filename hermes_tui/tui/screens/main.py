@@ -11,6 +11,7 @@ from textual.screen import ScreenResultType
 from hermes_tui.core.actions import BY_ID, PANES
 from hermes_tui.core.compare_replies import Comparison
 from hermes_tui.core.controller import Controller
+from hermes_tui.core.reward_text import parse_reward
 from hermes_tui.core.sanitize import clean, one_line
 from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.tui import messages
@@ -159,20 +160,20 @@ class MainScreen(PanesScreen):
         assert isinstance(owner, ActionOwner)
         return owner.action_do(action_id)
 
-    def _score(self, reward: float) -> None:
-        self._work(self.controller.rewards.score(reward))
+    def _score(self, reward: float, action_id: str = "") -> None:
+        self._work(self.controller.rewards.toggle(reward, action_id))
 
     def do_score_good(self) -> None:
         """Score +1."""
-        self._score(1.0)
+        self._score(1.0, "score_good")
 
     def do_score_bad(self) -> None:
         """Score -1."""
-        self._score(-1.0)
+        self._score(-1.0, "score_bad")
 
     def do_score_zero(self) -> None:
         """Score 0."""
-        self._score(0.0)
+        self._score(0.0, "score_zero")
 
     def do_score_tenths(self, tenths: int) -> None:
         """Score by tenths."""
@@ -187,7 +188,7 @@ class MainScreen(PanesScreen):
 
         def answer(text: str | None) -> None:
             if text is not None:
-                self._score(float(text.strip().replace(",", ".").replace("−", "-")))
+                self._work(self.controller.rewards.score(parse_reward(text)))
 
         self._ask(RewardScreen(self.controller.rewards.range), answer)
 

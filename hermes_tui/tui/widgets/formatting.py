@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
+from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.sanitize import clean, one_line
 
 GLYPHS = {
@@ -119,6 +120,11 @@ def signed(value: float | None, decimals: int = 2) -> str:
     if value is None or value != value:
         return "–"
     return f"{value:+.{decimals}f}".replace("-", "−")
+
+
+def signed_reward(value: float) -> str:
+    """Return a reward with its sign and the digits that were typed, with a true minus."""
+    return reward_text(value).replace("-", "−")
 
 
 def size(num_bytes: int) -> str:

@@ -9,12 +9,13 @@ from textual.binding import BindingType
 from textual.content import Content
 
 from hermes_tui.core.models import EpisodeRow, SessionRow
+from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.sanitize import one_line, shorten
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.keys import bindings
 from hermes_tui.tui.messages import EpisodePicked, FilterRequested
 from hermes_tui.tui.widgets.base import ActionOwner, titled
-from hermes_tui.tui.widgets.formatting import age, literal, signed, state
+from hermes_tui.tui.widgets.formatting import age, literal, signed_reward, state
 from hermes_tui.tui.widgets.row_list import Row, RowList
 
 MAX_EPISODES = 3
@@ -93,7 +94,7 @@ class SessionsPane(ActionOwner, RowList):
         said = [view.title(session_id), session_id, view.sessions[session_id].group_id]
         said += ["ended" if view.sessions[session_id].ended else ""]
         for row in view.episodes_of(session_id):
-            reward = "" if row.reward is None else f"{row.reward:+.1f}"
+            reward = "" if row.reward is None else reward_text(row.reward)
             said += [row.state, reward, f"v{row.policy_version}"]
         return self._filter.casefold() in " ".join(said).casefold()
 
@@ -134,7 +135,7 @@ def _now(view: ViewState, session: SessionRow) -> tuple[str, str]:
 def _episode_row(view: ViewState, row: EpisodeRow, roomy: bool) -> Row:
     marker = "▪" if row.episode_id == view.shown else " "
     left = Content.assemble(f" {marker}{view.ordinal(row):>2} ", state(row.state))
-    score = signed(row.reward, 1) if row.reward is not None else ""
+    score = signed_reward(row.reward) if row.reward is not None else ""
     version = "" if row.policy_version is None else f"v{row.policy_version}"
     if row.staleness and row.state not in ("trained", "dropped"):
         version += f" {row.staleness} behind" if roomy else f"-{row.staleness}"

@@ -17,7 +17,7 @@ from hermes_tui.core.changes import ChatTurn, Part, TextPart
 from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.reasons import in_words, reasons_in_words
 from hermes_tui.core.sanitize import one_line
-from hermes_tui.tui.widgets.formatting import PART, by_parts, literal, signed, state
+from hermes_tui.tui.widgets.formatting import PART, by_parts, literal, signed_reward, state
 from hermes_tui.tui.widgets.markdown_chunks import chunk_starts, next_chunk_start
 from hermes_tui.tui.widgets.markdown_reply import ReplyChunk
 from hermes_tui.tui.widgets.tool_block import FoldedBlock
@@ -64,7 +64,7 @@ def _episode_badge(turn: ChatTurn, episode: EpisodeRow, status: TurnStatus) -> C
 
 
 def _status_badge(episode: EpisodeRow, status: TurnStatus) -> Content:
-    score = f"{signed(episode.reward, 1)}"
+    score = "" if episode.reward is None else signed_reward(episode.reward)
     match episode.state:
         case "trained":
             return state("trained", f"trained at step {episode.step}") + _dim(f" · {score}")

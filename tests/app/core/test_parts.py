@@ -72,7 +72,7 @@ async def test_rewards_can_be_undone_until_the_grace_is_over(
     assert scored is not None
     assert (scored.state, scored.reward) == ("scored", 0.5)
     assert [text for text, _ in notices(changes)] == [
-        "episode 1 of “chat”: +0.5 · u undoes it (3 s)"
+        "episode 1 of “chat”: scored +0.5 · trains in 3 s · u takes it back"
     ]
     clock.now += 1
     assert rewards.seconds_to_undo(scored) == 2.0
@@ -92,7 +92,7 @@ async def test_a_reward_outside_the_range_is_refused(
     context.state.selected = "s"
     changes = heard(context)
     await Rewards(context, rows, range_=(0.0, 1.0)).score(-1.0)
-    assert notices(changes) == [("a reward lies between +0 and +1; -1 does not", "warning")]
+    assert notices(changes) == [("a reward lies between +0.0 and +1.0; -1.0 does not", "warning")]
     assert not [call for call in backend.calls if call[0] == "set_reward"]
 
 

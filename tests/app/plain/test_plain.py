@@ -93,7 +93,9 @@ async def test_a_pipe_is_answered_in_order() -> None:
     assert said[said.index("you: hello") + 2].startswith("[turn] completed, 11 tokens, ")
     assert said[0] == "[start] router ready"
     assert "[ready] smollm2-135m, policy v7. Type to the agent; /help for more." in said
-    assert "[notice] episode 1 of “hello”: +1.0 · /undo undoes it (2 s)" in said
+    assert (
+        "[notice] episode 1 of “hello”: scored +1.0 · trains in 6 s · /undo takes it back" in said
+    )
     assert talk.backend.calls[-1] == ("close",)
 
 
@@ -125,12 +127,18 @@ async def test_at_a_terminal_a_message_waits_for_nobody() -> None:
         put("hello")
         await talk.until("agent: Hello")
         put("more")
-        await talk.until("[error] the agent is still replying: interrupt it, or wait")
+        await talk.until("[queued] it goes when the agent has spoken")
         put("/good")
-        await talk.until("[notice] the agent is still replying: score its reply when it has ended")
+        await talk.until("[warning] the agent is still replying: score its reply when it has ended")
+        put("/unqueue")
+        await talk.until("[queued] taken back: more")
+        put("and now")
         assert talk.plain.interrupted()  # ctrl+c
         await talk.until("[turn] interrupted")
+        await talk.until("you: and now\nagent: Hello")
+        await talk.until("[turn] completed")
         assert not talk.plain.interrupted()
+    assert [what for name, what in talk.done if name == "turn"] == ["hello", "and now"]
 
 
 async def test_undo_bad_new_end_and_restart() -> None:
@@ -200,7 +208,7 @@ async def test_the_past_is_listed_and_opened() -> None:
     assert await talk.all("/sessions", "/open 1 1", "/tokens 2", "/training", "/status") == 0
     said = talk.text.splitlines()
     assert "2. chat (ended)" in said or "2. Why is the sky blue? (ended)" in said
-    assert "   episode 1: trained at step 6, reward +1, policy v5, 2 versions behind" in said
+    assert "   episode 1: trained at step 6, reward +1.0, policy v5, 2 versions behind" in said
     assert "you: Greet Ada in one sentence." in said
     assert "agent: Good day to you, dear Ada, how are you today?" in said
     assert "the newest 2 of 10 sampled tokens" in said
@@ -270,7 +278,7 @@ async def test_the_end_of_the_lines_is_a_no() -> None:
     [
         ("/goood", "[error] there is no command /goood; did you mean /good?"),
         ("/score much", "[error] /score takes a number"),
-        ("/score 3", "[warning] a reward lies between -1 and +1; +3 does not"),
+        ("/score 3", "[warning] a reward lies between -1.0 and +1.0; +3.0 does not"),
         ("/open 9", "[error] no session “9”: there is none"),
         ("/tokens", "[error] no tokens are recorded here yet"),
         ("/tokens x", "[error] /tokens takes how many"),
@@ -349,7 +357,7 @@ async def test_replies_are_compared_and_picked() -> None:
     assert "[reply 3] completed, 11 tokens" in talk.text
     rewards = [call[-1] for call in talk.backend.calls if call[0] == "set_reward"]
     assert rewards == [-1.0, 1.0, -1.0]
-    assert "1 of 3 picked: +1.0, the others -1.0 · /unpick undoes it (2 s)" in talk.text
+    assert "1 of 3 picked: +1.0, the others -1.0 · /unpick takes it back" in talk.text
     assert [name for name, _ in talk.done].count("unset_reward") == 3
 
 
@@ -438,11 +446,11 @@ async def test_what_another_view_says_is_told_too() -> None:
         talk.backend.take_off("s", "from elsewhere")
         await talk.until("you, in another view: from elsewhere\nagent: Hello Ada")
         put("me too")
-        await talk.until("[error] the agent is still replying")
+        await talk.until("[queued] it goes when the agent has spoken")
         talk.backend.gate.set()
-        await talk.until("[turn] completed, 11 tokens")
+        await talk.until("you: me too\nagent: Hello Ada")
+        await talk.until("!\n[turn] completed, 11 tokens")
     assert talk.text.count("from elsewhere") == 1
-    assert talk.text.count("[turn] completed") == 1
 
 
 async def test_a_pipe_waits_for_a_turn_that_another_view_sent() -> None:
