@@ -168,7 +168,13 @@ def test_every_old_setting_still_loads(tmp_path: Path) -> None:
     assert load_config([], environ={}, cwd=tmp_path).training.lora.rank == 1
 
 
-CHANGED_DEFAULTS = ["training.reward.grace_s=2.0"]
+CHANGED_DEFAULTS = [
+    "training.max_staleness=4",
+    "training.reward.grace_s=2.0",
+    "training.reward.baseline_decay=0.9",
+    "training.loss.tis_cap=5.0",
+    "training.loss.max_step_kl=0.3",
+]
 """What the old defaults were where a newer one is better."""
 
 
