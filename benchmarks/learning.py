@@ -23,46 +23,25 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import argparse
 import asyncio
-import contextlib
 import itertools
 import json
 import math
 import random
 import statistics
-import sys
 import tempfile
 import time
-import warnings
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from outcome import Target, at_least, at_most, print_outcome
+from training_run import TEXT, Episode, Examiner, Run
 from transformers.utils.logging import disable_progress_bar
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tests"))
-
-from fakes.learner_process import ADMIN_KEY, LearnerProcess  # noqa: E402
-from outcome import Target, at_least, at_most, print_outcome  # noqa: E402
-
-from hermes_tui_common.serving import ServeConfig  # noqa: E402
-from hermes_tui_training.api.config import (  # noqa: E402
-    ModelConfig,
-    RewardConfig,
-    TrainerRole,
-    TrainingConfig,
-)
-from hermes_tui_training.api.types import CompletionOutcome  # noqa: E402
-from hermes_tui_training.engine import Engine, SamplingParams, create_engine  # noqa: E402
-from hermes_tui_training.models.prepare import EMBEDDED_MODEL, prepare_model  # noqa: E402
-from hermes_tui_training.store.checkpoint import checkpoint_path  # noqa: E402
-from hermes_tui_training.store.store import Store  # noqa: E402
-from hermes_tui_training.trainer.orchestrator import Orchestrator  # noqa: E402
+from hermes_tui_training.api.config import ModelConfig, RewardConfig, TrainingConfig
+from hermes_tui_training.engine import create_engine
+from hermes_tui_training.models.prepare import EMBEDDED_MODEL, prepare_model
+from hermes_tui_training.store.checkpoint import checkpoint_path
 
 PROMPTS = (
     "Name a colour.",
@@ -84,186 +63,8 @@ HELD_OUT = "Can fish swim? Answer yes or no."
 
 HABIT = "No"
 
-TEXT = (
-    "The history of the ocean is long. People have sailed across it for thousands of years, looking"
-    " for food, land and trade. Today ships carry most of the goods that we use, and scientists"
-    " study how the water moves heat around the planet."
-)
-"""Its perplexity shows whether the model's English is intact."""
-
 QUESTIONS = ("What is the capital of France?", "What is 2 + 2?", "Tell me about the sea.")
 """Answered greedily before and after training."""
-
-STEP_DEADLINE_S = 120.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
-    """One rewarded reply and its training step."""
-
-    text: str
-    """The reply."""
-    reward: float
-    """Its reward."""
-    row: dict[str, Any] | None
-    """The step's row; None if no step was made."""
-
-
-class Run:
-    """One training run from the untrained model."""
-
-    def __init__(self, root: Path, model_dir: Path, engine: Engine, config: TrainingConfig) -> None:
-        self.checkpoints = root / "checkpoints"
-        self._tokenizer = AutoTokenizer.from_pretrained(model_dir)
-        self._store = Store(root / "trajectories.db")
-        self._engine = engine
-        self._learner = LearnerProcess(root, EMBEDDED_MODEL, config, threads=None)
-        self._role = TrainerRole(
-            serve=ServeConfig(name="trainer"),
-            admin_key=ADMIN_KEY,
-            model=ModelConfig(),
-            training=config,
-            database=root / "trajectories.db",
-            checkpoints=self.checkpoints,
-            learner_run_file=self._learner.run_file,
-        )
-        self._count = 0
-        self.peak_rss_bytes = 0
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        await asyncio.to_thread(self._learner.start)
-        self._orchestrator = Orchestrator(store=self._store, engine=self._engine, config=self._role)
-        await self._orchestrator.start()
-        try:
-            yield
-        finally:
-            self.peak_rss_bytes = peak_rss_bytes(self._learner.pid)
-            await self._orchestrator.stop()
-            await asyncio.to_thread(self._learner.kill)
-            self._store.close()
-
-    @property
-    def version(self) -> int:
-        return self._store.steps.policy_version()
-
-    async def episode(
-        self, question: str, max_tokens: int, judge: Callable[[str], float]
-    ) -> Episode:
-        """Sample a reply, reward it, and wait until it is trained or dropped."""
-        self._count += 1
-        prompt = prompt_ids(self._tokenizer, question)
-        sampling = SamplingParams(
-            max_tokens=max_tokens, seed=self._count, stop_token_ids=(self._tokenizer.eos_token_id,)
-        )
-        ids, logprobs, versions, finish = [], [], [], None
-        async for output in self._engine.generate(prompt, sampling):
-            ids += output.token_ids
-            logprobs += output.logprobs
-            versions += output.policy_versions
-            finish = output.finish_reason
-        text = self._tokenizer.decode(ids, skip_special_tokens=True)
-        reward = judge(text)
-        episode_id = await asyncio.to_thread(
-            self._record, prompt, ids, logprobs, versions, finish, text
-        )
-        before = self.version
-        self._store.rewards.set(episode_id, reward)
-        async with asyncio.timeout(STEP_DEADLINE_S):
-            while self._store.episodes.get(episode_id).state not in ("trained", "dropped"):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        rows = self._store.steps.rows(after=before)
-        return Episode(text=text, reward=reward, row=rows[0] if rows else None)
-
-    def _record(
-        self,
-        prompt: Sequence[int],
-        ids: Sequence[int],
-        logprobs: Sequence[float],
-        versions: Sequence[int],
-        finish: str | None,
-        text: str,
-    ) -> str:
-        number = str(self._count)
-        session = self._store.sessions.create(key_hash=number, task_id="bench", group_id=number)
-        episode_id, _ = self._store.completions.begin(
-            completion_id=f"chatcmpl-{number}",
-            session_id=session.session_id,
-            prompt_token_ids=prompt,
-            sampling={"temperature": 1.0},
-            request_messages=[],
-            tools=[],
-            prefix={},
-        )
-        self._store.completions.finish(
-            CompletionOutcome(
-                completion_id=f"chatcmpl-{number}",
-                token_ids=ids,
-                logprobs=logprobs,
-                policy_versions=versions,
-                finish_reason=finish,
-                message={"role": "assistant", "content": text},
-                latency={},
-                trainable=True,
-                untrainable_reason=None,
-            )
-        )
-        return episode_id
-
-
-class Examiner:
-    """Evaluates a checkpoint with the Hugging Face libraries alone."""
-
-    def __init__(self, model_dir: Path, checkpoint: Path | None) -> None:
-        full = checkpoint is not None and not (checkpoint / "adapter_config.json").exists()
-        self._tokenizer = AutoTokenizer.from_pretrained(model_dir)
-        source = checkpoint if full else model_dir
-        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-        if checkpoint is not None and not full:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # raised by peft about transformers
-                model = PeftModel.from_pretrained(model, checkpoint)
-        self._model = model.eval()
-
-    @torch.no_grad()
-    def perplexity(self, text: str) -> float:
-        ids = torch.tensor([self._tokenizer(text)["input_ids"]])
-        return math.exp(float(self._model(input_ids=ids, labels=ids).loss))
-
-    @torch.no_grad()
-    def answer(self, question: str, max_tokens: int = 16) -> str:
-        ids = torch.tensor([prompt_ids(self._tokenizer, question)])
-        out = self._model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=max_tokens,
-            do_sample=False,
-        )
-        return str(self._tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True))
-
-    @torch.no_grad()
-    def habit(self, question: str) -> float:
-        """Return the probability that the reply begins with the habit."""
-        ids = torch.tensor([prompt_ids(self._tokenizer, question)])
-        probabilities = torch.softmax(self._model(input_ids=ids).logits[0, -1], -1)
-        first = self._tokenizer(HABIT)["input_ids"][0]
-        return float(probabilities[first])
-
-
-def prompt_ids(tokenizer: Any, question: str) -> tuple[int, ...]:
-    messages = [{"role": "user", "content": question}]
-    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def peak_rss_bytes(pid: int) -> int:
-    """Return a process's peak resident memory; its current one where the system has no peak."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    except (OSError, StopIteration):
-        return int(psutil.Process(pid).memory_info().rss)
 
 
 def learned(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
@@ -355,8 +156,8 @@ async def run_habit(
             show(index, episode)
             episodes.append(episode)
         examiner = Examiner(model_dir, checkpoint_path(run.checkpoints, run.version))
-        after = statistics.mean(examiner.habit(q) for q in HABIT_PROMPTS)
-        held_out = examiner.habit(HELD_OUT)
+        after = statistics.mean(examiner.begins_with(q, HABIT) for q in HABIT_PROMPTS)
+        held_out = examiner.begins_with(HELD_OUT, HABIT)
     shown = [has_habit(episode.text) for episode in episodes]
     quarter = max(1, count // 4)
     return {
@@ -422,8 +223,10 @@ async def main() -> None:
     figures: dict[str, Any] = {
         "rank": args.rank,
         "nats_per_unit": args.nats_per_unit,
-        "habit_before": round(statistics.mean(before.habit(q) for q in HABIT_PROMPTS), 3),
-        "held_out_before": round(before.habit(HELD_OUT), 3),
+        "habit_before": round(
+            statistics.mean(before.begins_with(q, HABIT) for q in HABIT_PROMPTS), 3
+        ),
+        "held_out_before": round(before.begins_with(HELD_OUT, HABIT), 3),
     }
     del before
     runs: dict[str, Callable[[Run], Any]] = {

@@ -371,6 +371,8 @@ def test_after_a_rollback_a_step_is_what_it_was_the_first_time(
     answer = learner.rollback(RollbackRequest(version=1, target_version=3))
     assert checkpoint.read_step(tmp_path, 3) == answer.result
     assert answer.result.baselines == first.facts.baselines
+    assert (first.parent, second.parent, answer.result.parent) == (0, 1, 1)
+    assert {first.base, answer.result.base} == {str(model_dir)}
     again = _learner(model_dir, tmp_path, lora)  # the rollback is what a restart goes on with
     assert again.version == 3
     assert step(again, 3).completions == second.completions

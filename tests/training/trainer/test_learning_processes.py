@@ -255,7 +255,7 @@ async def test_a_rollback_brings_back_weights_and_baselines(
         assert rows[3][name] == pytest.approx(rows[1][name], abs=1e-5), name
 
 
-async def test_siblings_move_apart_and_a_group_of_equals_moves_nothing(
+async def test_siblings_move_apart_and_a_group_without_a_verdict_moves_nothing(
     shared: LearnerProcess,
 ) -> None:
     trainer = Trainer(shared.root, shared)
@@ -272,8 +272,8 @@ async def test_siblings_move_apart_and_a_group_of_equals_moves_nothing(
             for episode_id in row["episode_ids"]
             for c in trainer.store.episodes.get(episode_id).completions
         ]
-        equals = [trainer.session("equals") for _ in range(2)]
-        ids = [trainer.score(1.0, session_id=session_id) for session_id in equals]
+        neutral = [trainer.session("neutral") for _ in range(2)]
+        ids = [trainer.score(0.0, session_id=session_id) for session_id in neutral]
         await until(lambda: {trainer.store.episodes.get(i).state for i in ids} == {"dropped"})
         assert orchestrator.status()["policy_version"] == base + 2
     assert row["num_groups"] == 1

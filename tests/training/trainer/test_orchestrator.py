@@ -170,7 +170,9 @@ class Bench:
         finally:
             await orchestrator.stop()
 
-    def episode(self, reward: float | None, *, version: int = 0, task: str = "t") -> str:
+    def episode(
+        self, reward: float | None, *, version: int = 0, task: str = "t", question: str = "q"
+    ) -> str:
         """Record an episode of one completion; scored unless the reward is None."""
         number = time.monotonic_ns()
         session = self.store.sessions.create(
@@ -182,7 +184,7 @@ class Bench:
             session_id=session.session_id,
             prompt_token_ids=(1, 2, 3),
             sampling={"temperature": 1.0},
-            request_messages=[],
+            request_messages=[{"role": "user", "content": question}],
             tools=[],
             prefix={},
         )
@@ -481,7 +483,8 @@ async def test_a_learner_that_always_fails_pauses_training(bench: Bench) -> None
         await until(lambda: orchestrator.status()["policy_version"] == 1)
 
 
-async def test_old_versions_are_pruned_and_pinned_ones_kept(bench: Bench) -> None:
+async def test_old_versions_are_pruned_and_pinned_ones_kept(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, checkpoint={"keep_all_s": 0.0})
     async with bench.running() as orchestrator:
         with pytest.raises(TrainingError, match="version 0"):
             await orchestrator.checkpoint()
@@ -547,7 +550,7 @@ async def test_a_rollback_is_a_new_version_with_an_old_ones_state(
 
 
 async def test_a_version_without_a_checkpoint_cannot_be_gone_back_to(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, checkpoint={"keep_last": 2})
+    bench = Bench(tmp_path, checkpoint={"keep_last": 2, "keep_all_s": 0.0})
     async with bench.running() as orchestrator:
         await _steps(bench, orchestrator, 4)
         await until(lambda: orchestrator.status()["kept_versions"] == [0, 3, 4])
@@ -680,6 +683,27 @@ async def test_a_group_that_is_all_bad_is_trained(bench: Bench) -> None:
         await until(lambda: all(bench.state(episode_id) == "trained" for episode_id in ids))
     (request,) = bench.learner.requests
     assert [sample.spans[-1].advantage for sample in request.samples] == [-1.0] * 4
+
+
+@pytest.mark.parametrize("action", ["warn", "hold"])
+async def test_one_answer_for_all_is_said_and_acted_on(tmp_path: Path, action: str) -> None:
+    bench = Bench(tmp_path, watch={"action": action}, batch_size=10)
+    for index in range(10):
+        bench.episode(1.0, question=f"question {index}")
+    async with bench.running() as orchestrator:
+        await until(lambda: orchestrator.status()["policy_version"] == 1)
+        if action == "hold":
+            await until(lambda: orchestrator.status()["state"] == "paused")
+            assert "10 of the last 10 replies begin with 'x'" in orchestrator.status()["reason"]
+            await orchestrator.resume()
+        for index in range(10):
+            bench.episode(1.0, version=1, question=f"question {index}")
+        # It holds when it begins, not at every step from then on.
+        await until(lambda: orchestrator.status()["policy_version"] == 2)
+        assert not orchestrator.status()["paused"]
+    rows = bench.store.steps.rows()
+    assert [list(row["warnings"]) for row in rows] == [["one_answer"]] * 2
+    assert rows[0]["reply_alike_frac"] == 1.0
 
 
 async def test_a_group_stays_whole_when_the_learner_dies(bench: Bench) -> None:

@@ -164,11 +164,27 @@ class LossConfig(Section):
     would go beyond is shortened."""
 
 
+class WatchConfig(Section):
+    """``[training.watch]``: signs that the model becomes another than was asked for."""
+
+    action: Literal["warn", "hold"] = "warn"
+    """What to do about one answer for all, repetition, lengths that run away, entropy that falls
+    away, or a reference text that moved. warn: say so in the step's row and in the log · hold: also
+    pause training, with the reason, when one begins."""
+
+
 class CheckpointConfig(Section):
-    """``[training.checkpoint]``: what is kept on disk."""
+    """``[training.checkpoint]``: what is kept on disk, so that one can go back."""
 
     keep_last: int = Field(3, ge=1)
-    """How many policy versions to keep."""
+    """How many of the newest policy versions are kept in any case."""
+    keep_all_s: float = Field(3600.0, ge=0)
+    """Versions made within this time are all kept."""
+    keep_every: int = Field(10, ge=1)
+    """Of older ones, those whose number this divides."""
+    max_bytes: int = Field(4_000_000_000, ge=0)
+    """Beyond this the versions that reach back least are deleted too; 0 for no bound. The newest,
+    the served and the pinned ones are kept, even where that is too much."""
 
 
 class StoreConfig(Section):
@@ -224,6 +240,7 @@ class TrainingConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     lora: LoraConfig = LoraConfig()
     loss: LossConfig = LossConfig()
+    watch: WatchConfig = WatchConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     store: StoreConfig = StoreConfig()
     canary: CanaryConfig = CanaryConfig()

@@ -195,6 +195,12 @@ class StepResult(Message):
     """As the learner measured them."""
     completions: tuple[TrainedCompletion, ...]
     """What happened to each trained completion."""
+    base: str | None = None
+    """``model.path`` that training started from; None in files from before."""
+    adapter: str | None = None
+    """Name of the adapter; None for the only one, or without."""
+    parent: int | None = None
+    """Version whose weights it continues: ``base_version``."""
     stale_episode_ids: tuple[str, ...] = ()
     """Episodes left out, since the policy has changed too much since they were sampled."""
 
@@ -226,6 +232,12 @@ class RollbackResult(Message):
     """Version it made."""
     baselines: dict[str, float]
     """Baselines after the version that it went back to."""
+    base: str | None = None
+    """``model.path`` that training started from; None in files from before."""
+    adapter: str | None = None
+    """Name of the adapter; None for the only one, or without."""
+    parent: int | None = None
+    """Version whose weights it holds: ``rolled_back_to``."""
 
 
 class RollbackAnswer(Message):

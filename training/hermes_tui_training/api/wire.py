@@ -467,6 +467,15 @@ class StepRecord(WireModel):
     """How far that is below where training began; negative when it rose."""
     reference_kl: float | None = None
     """KL(weights that training started from, policy) on the reference text, nats a token."""
+    reply_alike_frac: float | None = None
+    """Share of the last ten replies that begin with the same word."""
+    reply_repetition: float | None = None
+    """Share of runs of three words that those replies had before."""
+    reply_length_mean: float | None = None
+    """Their mean number of tokens."""
+    warnings: dict[str, str] | None = None
+    """What a person should look at, a sentence by its name: ``one_answer``, ``repetition``,
+    ``length``, ``entropy``, ``reference``; empty when all is well."""
     ratio_mean: float | None = None
     """Policy after over before the update."""
     ratio_max: float | None = None

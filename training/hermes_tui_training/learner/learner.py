@@ -157,6 +157,8 @@ class Learner:
             rolled_back_to=request.version,
             target_version=request.target_version,
             baselines=checkpoint.read_baselines(self._checkpoints, request.version),
+            base=self._model_name,
+            parent=request.version,
         )
         return RollbackAnswer(result=result, save_s=self._save(result))
 
@@ -183,6 +185,8 @@ class Learner:
             metrics=metrics,
             completions=tuple(_trained_completions(batches, update)),
             stale_episode_ids=update.stale_episode_ids,
+            base=self._model_name,
+            parent=request.base_version,
         )
 
     def _save(self, result: StepResult | RollbackResult) -> float:

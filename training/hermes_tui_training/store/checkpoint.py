@@ -12,13 +12,15 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from hermes_tui_common.errors import TrainingError
+from hermes_tui_training.api.config import CheckpointConfig
 from hermes_tui_training.api.learner import RollbackResult, StepResult
 
 logger = logging.getLogger(__name__)
@@ -107,21 +109,75 @@ def remove_unfinished(root: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def prune(root: Path, *, keep_last: int, protected: Collection[int]) -> list[int]:
-    """Delete the oldest checkpoints and return their versions.
+def prune(
+    root: Path, config: CheckpointConfig, *, protected: Collection[int], now: float
+) -> list[int]:
+    """Delete the checkpoints that are kept no longer and return their versions.
 
     Args:
         root: the directory of the checkpoints.
-        keep_last: how many of the newest stay.
-        protected: versions that stay in any case: served, or the next step's base.
+        config: how many are kept, how thin, and how much they may take.
+        protected: versions that stay in any case: served, pinned, or the next step's base.
+        now: seconds since the epoch.
     """
-    removed = [v for v in complete_versions(root)[:-keep_last] if v not in protected]
+    made = [_kept(root, version) for version in complete_versions(root)]
+    keep = versions_to_keep(made, config, protected=protected, now=now)
+    removed = [one.version for one in made if one.version not in keep]
     for version in removed:
         path = checkpoint_path(root, version)
         # Without its marker first: a crash half way must not leave a directory that looks whole.
         (path / COMPLETE).unlink()
         shutil.rmtree(path, ignore_errors=True)
     return removed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptCheckpoint:
+    """A finished checkpoint on disk."""
+
+    version: int
+    """The version that it holds."""
+    made_at: float
+    """When it was finished, seconds since the epoch."""
+    num_bytes: int
+    """Size of its files."""
+
+
+def versions_to_keep(
+    made: Sequence[KeptCheckpoint],
+    config: CheckpointConfig,
+    *,
+    protected: Collection[int],
+    now: float,
+) -> set[int]:
+    """Return the versions that stay: all recent ones, one in so many of the older ones.
+
+    When they take too much, those that reach back are worth more than one of many recent ones: the
+    ``keep_every``-th ones come first, newest first, then the others.
+
+    Args:
+        made: the finished checkpoints, ascending by version.
+        config, protected, now: as for ``prune``.
+    """
+    newest = {one.version for one in made[-config.keep_last :]}
+    keep = {one.version for one in made if one.version in newest or one.version in protected}
+    num_bytes = sum(one.num_bytes for one in made if one.version in keep)
+    for one in sorted(made, key=lambda one: (one.version % config.keep_every != 0, -one.version)):
+        thinned_out = one.version % config.keep_every != 0
+        if one.version in keep or (thinned_out and now - one.made_at > config.keep_all_s):
+            continue
+        num_bytes += one.num_bytes
+        if config.max_bytes and num_bytes > config.max_bytes:
+            break
+        keep.add(one.version)
+    return keep
+
+
+def _kept(root: Path, version: int) -> KeptCheckpoint:
+    path = checkpoint_path(root, version)
+    sizes = (file.stat().st_size for file in path.rglob("*") if file.is_file())
+    made_at = (path / COMPLETE).stat().st_mtime
+    return KeptCheckpoint(version=version, made_at=made_at, num_bytes=sum(sizes))
 
 
 def _flush(path: Path) -> None:

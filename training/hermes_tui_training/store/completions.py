@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+from hermes_tui_common.openai import message_text
+from hermes_tui_training.algorithm.watch import RecentReply
 from hermes_tui_training.api.protocol import EventKind
 from hermes_tui_training.api.types import Completion, CompletionKind, CompletionOutcome, PrefixRef
-from hermes_tui_training.store.database import floats_to_blob, ints_to_blob, to_json
+from hermes_tui_training.store.database import INT_BYTES, floats_to_blob, ints_to_blob, to_json
 from hermes_tui_training.store.sessions import open_episode_row
 from hermes_tui_training.store.sqlite_rows import WholeRows, episode_payload, flatten_top
 from hermes_tui_training.store.transactions import (
@@ -165,6 +168,23 @@ class Completions:
             whole = WholeRows(connection)
             return [whole.completion(row) for row in reversed(rows)]
 
+    def recent_replies(self, limit: int) -> list[RecentReply]:
+        """Return the newest replies of the agent's turns over all sessions, oldest first."""
+        rows = self._transactions.database.query(
+            "SELECT request_messages, message, length(token_ids) / ? AS num_tokens "
+            "FROM completions WHERE kind = 'turn' AND status = 'finished' AND message IS NOT NULL "
+            "ORDER BY seq DESC LIMIT ?",
+            (INT_BYTES, limit),
+        )
+        return [
+            RecentReply(
+                question=_newest_text(row["request_messages"]),
+                text=message_text(json.loads(row["message"])),
+                num_tokens=row["num_tokens"] or 0,
+            )
+            for row in reversed(rows)
+        ]
+
     def num_untrained(self) -> dict[str, int]:
         """Return how many completions may not be trained, by reason."""
         rows = self._transactions.database.query(
@@ -242,3 +262,9 @@ def _new_part(
         "prompt_token_ids": ints_to_blob(prompt_token_ids[ref.num_tokens :]),
         "request_messages": to_json(messages[ref.num_messages :]),
     }
+
+
+def _newest_text(request_messages: str) -> str:
+    """Return the text of a request's last message; what its base holds is not among them."""
+    messages = json.loads(request_messages)
+    return message_text(messages[-1]) if messages else ""

@@ -21,6 +21,7 @@ from hermes_tui_common.errors import HermesTuiError, ServiceError, TrainingError
 from hermes_tui_training.algorithm.groups import waiting_text
 from hermes_tui_training.algorithm.metrics import PublishTimes, batch_facts, rollback_row, step_row
 from hermes_tui_training.algorithm.step_batch import make_step_batch
+from hermes_tui_training.algorithm.watch import WINDOW, reply_health, warnings_of
 from hermes_tui_training.api.config import TrainerRole
 from hermes_tui_training.api.learner import (
     NonFiniteError,
@@ -431,15 +432,33 @@ class Orchestrator:
             await asyncio.to_thread(self._store.steps.commit, row, (), result.baselines)
         else:
             row = step_row(result, times)
+            new_warnings = await asyncio.to_thread(self._watch, row)
             await asyncio.to_thread(
                 self._store.steps.commit, row, result.completions, result.facts.baselines
             )
+            if new_warnings and self._config.training.watch.action == "hold":
+                await self.pause("; ".join(new_warnings))
             # After a crash in between they are claimed again, and measured again.
             await asyncio.to_thread(self._store.steps.drop, result.stale_episode_ids, "stale")
         self._version = result.target_version
         if published:
             await self._publisher.announce(self._version, row["seconds"]["publish"])
         return row
+
+    def _watch(self, row: dict[str, Any]) -> list[str]:
+        """Add to a step's row what recent replies have in common; return warnings that begin."""
+        health = reply_health(self._store.completions.recent_replies(2 * WINDOW))
+        earlier = self._store.steps.rows()
+        warnings = warnings_of(health, [*earlier, row])
+        row["reply_alike_frac"] = health.alike_frac
+        row["reply_repetition"] = health.repetition
+        row["reply_length_mean"] = health.length_mean
+        row["warnings"] = warnings
+        known = (earlier[-1].get("warnings") or {}) if earlier else {}
+        begun = [text for name, text in warnings.items() if name not in known]
+        for text in begun:
+            logger.warning("step=%s: %s", row["step"], text)
+        return begun
 
     # -- rollback -----------------------------------------------------------------------------
 

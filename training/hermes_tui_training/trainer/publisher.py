@@ -24,7 +24,7 @@ class Publisher:
         self._store = store
         self._engine = engine
         self._root = config.checkpoints
-        self._keep_last = config.training.checkpoint.keep_last
+        self._config = config.training.checkpoint
         self.error: str | None = None
         """Why the engine did not take the last version; None when it did."""
         self.kept: tuple[int, ...] = ()
@@ -73,8 +73,9 @@ class Publisher:
         await asyncio.to_thread(
             checkpoint.prune,
             self._root,
-            keep_last=self._keep_last,
+            self._config,
             protected={version, self.served, *pinned},
+            now=time.time(),
         )
         await self.look()
 
