@@ -137,14 +137,14 @@ def ps(invocation: Invocation, as_json: bool) -> None:
 
 def _ps_row(service: str, run_dir: RunDir) -> dict[str, str | int | None]:
     from hermes_tui.supervisor.lock import lock_owner
+    from hermes_tui_common.run_file import RoleRunFile
 
     pid = lock_owner(run_dir)
     gateway = None
     if pid:
         try:
-            file = run_dir.run_file("agent-gateway")
-            gateway = json.loads(file.read_text(encoding="utf-8"))["url"]
-        except OSError:
+            gateway = RoleRunFile.read(run_dir.run_file("agent-gateway")).url
+        except (OSError, ValueError):
             gateway = None  # it is starting, or being restarted
     return {
         "service": service,

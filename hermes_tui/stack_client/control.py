@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
@@ -25,6 +24,7 @@ from hermes_tui.core.errors import NotRunningError
 from hermes_tui.core.stack_status import StackStatus, SystemSample
 from hermes_tui_common.errors import ServiceError, UnreachableError
 from hermes_tui_common.http import SkippedEvents, SseEvent, iter_sse, parsed, require_ok
+from hermes_tui_common.run_file import RunFile
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -58,9 +58,8 @@ class ControlClient:
         Raises: NotRunningError: none has left its address there.
         """
         try:
-            row = json.loads(run_dir.supervisor.read_text(encoding="utf-8"))
-            url = str(row["url"])
-        except (OSError, ValueError, KeyError) as error:
+            url = RunFile.read(run_dir.supervisor).url
+        except (OSError, ValueError) as error:
             raise NotRunningError(str(run_dir.root)) from error
         keys = read_keys(run_dir)
         if keys is None:

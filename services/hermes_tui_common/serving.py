@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ctypes
-import json
 import logging
 import os
 import secrets
@@ -29,6 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes_tui_common.auth import RedactingFilter
 from hermes_tui_common.errors import ConfigError, HermesTuiError, StackError
+from hermes_tui_common.run_file import RoleRunFile
 
 logger = logging.getLogger(__name__)
 
@@ -271,16 +271,16 @@ def _announce(config: ServeConfig, sock: socket.socket) -> None:
         return
     stage_file(config.run_file).unlink(missing_ok=True)
     shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host  # noqa: S104
-    row = {
-        "name": config.name,
-        "pid": os.getpid(),
-        "host": host,
-        "port": port,
-        "url": f"http://{shown}:{port}",
-        "instance": config.instance,
-        "started_at": time.time(),
-    }
-    write_private(config.run_file, json.dumps(row))
+    ready = RoleRunFile(
+        name=config.name,
+        pid=os.getpid(),
+        host=host,
+        port=port,
+        url=f"http://{shown}:{port}",
+        instance=config.instance,
+        started_at=time.time(),
+    )
+    write_private(config.run_file, ready.model_dump_json())
 
 
 class _RoleApp:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import httpx
 
+from hermes_tui_common.run_file import RoleRunFile
 from hermes_tui_services.api.config import DataProxyRole
 from hermes_tui_services.api.protocol import AddrBody, RegisterBody, SessionBody
 
@@ -103,5 +103,5 @@ def _own_url(run_file: Path | None, instance: str) -> str | None:
     """Return this process's URL from its run file; None while it is not written yet."""
     if run_file is None or not run_file.exists():
         return None
-    row = json.loads(run_file.read_text(encoding="utf-8"))
-    return str(row["url"]) if row.get("instance") == instance else None
+    own = RoleRunFile.read(run_file)
+    return own.url if own.instance == instance else None

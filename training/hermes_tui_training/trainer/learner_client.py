@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import httpx
 
 from hermes_tui_common.errors import HermesTuiError, ServiceError
 from hermes_tui_common.http import api_error_from
+from hermes_tui_common.run_file import RoleRunFile
 from hermes_tui_common.serving import INSTANCE_HEADER
 from hermes_tui_training.api.learner import (
     NON_FINITE,
@@ -119,7 +119,7 @@ class LearnerClient:
     def _address(self) -> tuple[str, str]:
         """Return the learner's URL and instance token."""
         try:
-            row = json.loads(self._run_file.read_text(encoding="utf-8"))
-            return str(row["url"]), str(row["instance"])
-        except (OSError, ValueError, KeyError) as error:
+            learner = RoleRunFile.read(self._run_file)
+            return learner.url, learner.instance
+        except (OSError, ValueError) as error:
             raise LearnerGoneError("the learner has not started yet") from error

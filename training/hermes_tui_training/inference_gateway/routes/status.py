@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from starlette.responses import Response
 
 from hermes_tui_common.errors import ApiError, ServiceError, TrainingError
 from hermes_tui_common.http import SseResponse, read_body, sse
+from hermes_tui_common.run_file import RoleRunFile
 from hermes_tui_training.algorithm.groups import SiblingGroup, waiting_text
 from hermes_tui_training.api.protocol import EventKind, Pause
 from hermes_tui_training.api.types import EpisodeState, Event
@@ -71,9 +71,9 @@ async def trainer_status(services: Services) -> TrainerStatus:
 def _learner_presence(run_file: Path) -> LearnerPresence:
     """Return whether the process that the learner's run file names lives."""
     try:
-        pid = json.loads(run_file.read_text(encoding="utf-8"))["pid"]
+        pid = RoleRunFile.read(run_file).pid
         return LearnerPresence(reachable=psutil.pid_exists(pid), pid=pid)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError):
         return LearnerPresence(reachable=False, pid=None)
 
 
