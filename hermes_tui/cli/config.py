@@ -22,7 +22,7 @@ def init(force: bool) -> None:
     Every setting is explained and left at its default, but for those that the machine asks for.
     """
     from hermes_tui.config.paths import RunDir
-    from hermes_tui.config.recommend import describe, fitted
+    from hermes_tui.config.recommend import describe, recommend
     from hermes_tui.config.reference import machine_toml
     from hermes_tui.config.settings import FILE_NAME, Config
     from hermes_tui.supervisor.system_sampler import SystemSampler
@@ -30,7 +30,7 @@ def init(force: bool) -> None:
 
     path = Path(FILE_NAME)
     machine, free = SystemSampler().sample({}), RunDir.of(Config()).free_bytes
-    about, settings = describe(machine, free), fitted(machine, free)
+    about, settings = describe(machine, free), recommend(machine, free)
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(machine_toml(settings, about))

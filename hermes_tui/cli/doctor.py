@@ -1,4 +1,4 @@
-"""``doctor``: what is there, what is missing, and the command that mends it."""
+"""``doctor``: what is installed and usable, what is missing, and how to fix it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 _GIB = 1024**3
 _MIN_COLUMNS, _MIN_ROWS = 60, 20
-"""Below that the screen shows a notice only."""
+"""A smaller terminal shows only a notice."""
 
 _MIN_FREE_DISK_GIB = 2
-"""The embedded model, its conversion and a few checkpoints of it."""
+"""Room for the embedded model, its conversion and a few checkpoints."""
 
 _PACKAGES = {
     "textual": "pip install hermes-tui",
@@ -33,12 +33,12 @@ _PACKAGES = {
     "peft": "pip install 'hermes-tui[train]'",
     "renderers": "pip install 'hermes-tui[train]'",
 }
-"""What each part needs, and what installs it."""
+"""Packages that the product needs, and the command that installs each."""
 
 _TRAINER_ONLY = ("torch", "transformers", "peft", "renderers")
 
 _OPTIONAL = {"textual-serve": "web", "pyarrow": "export"}
-"""What only one command needs; its extra."""
+"""Packages that only one command needs, and the extra that installs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,19 @@ class Finding:
     """One line of the report."""
 
     subject: str
-    """What was looked at."""
+    """What was checked."""
     state: str
     """What was found."""
-    mend: str = ""
+    fix: str = ""
     """What to do about it; empty when nothing is wrong."""
 
 
 @click.command(cls=OverridesCommand)
 @click.pass_obj
 def doctor(invocation: Invocation) -> None:
-    """Say what is there, and how to mend what is not.
+    """Check the installation, and say how to fix what is wrong.
 
-    Versions, terminal, devices, paths, model, ports. Exits with 1 when something is to mend.
+    Versions, terminal, devices, paths, model, ports. Exits with 1 when something is to fix.
     """
     import platform
 
@@ -76,25 +76,25 @@ def doctor(invocation: Invocation) -> None:
         *_ports(config, run_dir),
     ]
     for finding in findings:
-        mark = "!!" if finding.mend else "ok"
+        mark = "!!" if finding.fix else "ok"
         click.echo(f"{mark}  {finding.subject:<22}{finding.state}")
-        if finding.mend:
-            click.echo(f"    {'':<22}-> {finding.mend}")
-    missing = sum(bool(finding.mend) for finding in findings)
-    click.echo(f"\n{missing} to mend" if missing else "\nnothing to mend")
-    raise SystemExit(1 if missing else 0)
+        if finding.fix:
+            click.echo(f"    {'':<22}-> {finding.fix}")
+    num_faults = sum(bool(finding.fix) for finding in findings)
+    click.echo(f"\n{num_faults} to fix" if num_faults else "\nnothing to fix")
+    raise SystemExit(1 if num_faults else 0)
 
 
 def _packages(config: Config) -> Iterator[Finding]:
     import importlib.metadata
 
-    for name, mend in _PACKAGES.items():
+    for name, fix in _PACKAGES.items():
         if name in _TRAINER_ONLY and not config.training.enabled:
             continue
         try:
             yield Finding(name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            yield Finding(name, "not installed", mend)
+            yield Finding(name, "not installed", fix)
     for name, extra in _OPTIONAL.items():
         try:
             yield Finding(name, importlib.metadata.version(name))
@@ -116,8 +116,8 @@ def _terminal() -> Finding:
     if os.environ.get("TERM") == "dumb":
         return Finding("terminal", about, "use `hermes-tui --plain` here, or set TERM")
     if size.columns < _MIN_COLUMNS or size.lines < _MIN_ROWS:
-        mend = f"make it {_MIN_COLUMNS}x{_MIN_ROWS} or larger, or use `hermes-tui --plain`"
-        return Finding("terminal", about, mend)
+        fix = f"make it {_MIN_COLUMNS}x{_MIN_ROWS} or larger, or use `hermes-tui --plain`"
+        return Finding("terminal", about, fix)
     return Finding("terminal", about)
 
 
@@ -130,9 +130,9 @@ def _devices() -> Iterator[Finding]:
     yield Finding("memory", f"{total - used:.1f} of {total:.1f} GiB free")
     for gpu in sample.gpus:
         memory = f"{gpu.memory_total_bytes / _GIB:.0f} GiB" if gpu.memory_total_bytes else "n/a"
-        mend = "" if _torch_sees_gpus() else "pip install torch, in a build with CUDA"
-        unused = ", but the installed torch is for CPUs only" if mend else ""
-        yield Finding(f"gpu {gpu.index}", f"{gpu.name or 'n/a'}, {memory}{unused}", mend)
+        fix = "" if _torch_sees_gpus() else "pip install torch, in a build with CUDA"
+        unused = ", but the installed torch is for CPUs only" if fix else ""
+        yield Finding(f"gpu {gpu.index}", f"{gpu.name or 'n/a'}, {memory}{unused}", fix)
     if sample.gpu_note:
         yield Finding("gpu", sample.gpu_note)
 
@@ -159,19 +159,19 @@ def _paths(invocation: Invocation, run_dir: RunDir) -> Iterator[Finding]:
     if not os.access(there, os.W_OK):
         yield Finding("run directory", f"{there} is not writable", "set run.dir to another place")
     free_gib = run_dir.free_bytes / _GIB
-    mend = "" if free_gib >= _MIN_FREE_DISK_GIB else "free some space, or set run.dir elsewhere"
-    yield Finding("disk", f"{free_gib:.1f} GiB free", mend)
+    fix = "" if free_gib >= _MIN_FREE_DISK_GIB else "free some space, or set run.dir elsewhere"
+    yield Finding("disk", f"{free_gib:.1f} GiB free", fix)
 
 
 def _model(config: Config) -> Iterator[Finding]:
     if not config.training.enabled:
         upstream = config.upstream.base_url
-        mend = "" if upstream else "set upstream.base_url, or training.enabled = true"
-        yield Finding("upstream", upstream or "none, and training is off", mend)
+        fix = "" if upstream else "set upstream.base_url, or training.enabled = true"
+        yield Finding("upstream", upstream or "none, and training is off", fix)
         return
     import subprocess
 
-    # In a process of its own: what knows the models is not for the app's process.
+    # In a process of its own: the app's process must not import torch.
     command = ["-P", "-m", "hermes_tui_training.models.prepare", "--check", config.model.path]
     answer = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     if answer.returncode == 0:

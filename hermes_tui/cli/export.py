@@ -1,4 +1,4 @@
-"""``export``: what was recorded, for other programs."""
+"""``export``: recorded episodes, in the formats of other programs."""
 
 from __future__ import annotations
 
@@ -76,34 +76,34 @@ def export(
 
     Tokens, log-probabilities, masks, policy versions, rewards.
 
-    It marks nothing, and may run beside a stack that works.
+    Changes nothing, and may run while the stack works.
     """
     from hermes_tui_training.exports.episode_sources import Selection, from_database
     from hermes_tui_training.exports.formats import FORMATS
     from hermes_tui_training.exports.rows import ExportOptions
 
-    form = FORMATS[name]
-    if output is None and not form.is_text:
+    format_ = FORMATS[name]
+    if output is None and not format_.is_text:
         raise click.UsageError(f"--format {name} needs --output FILE.")
     selection = Selection(
         session_id=session_id, group_id=group_id, state=state, episode_ids=episode_ids
     )
     if database is None:
-        episodes = _Counted(_asked(invocation, gateway_url, admin_key, selection))
+        episodes = _Counted(_from_gateway(invocation, gateway_url, admin_key, selection))
     elif gateway_url:
-        raise click.UsageError("--database goes without a gateway.")
+        raise click.UsageError("--database and a gateway's URL exclude each other.")
     else:
         episodes = _Counted(from_database(database, selection))
     options = ExportOptions(style=style, discount=discount)  # type: ignore[arg-type]
     with _opened(output) as file:
-        written = form.write(form.convert(episodes, options), file)
+        written = format_.write(format_.convert(episodes, options), file)
         if not episodes.num:
-            raise ConfigError("nothing was recorded that matches; see `hermes-tui session list`")
-    click.echo(f"exported {written} {form.row} of {episodes.num} episodes", err=True)
+            raise ConfigError("no recorded episode matches; see `hermes-tui session list`")
+    click.echo(f"exported {written} {format_.row} of {episodes.num} episodes", err=True)
 
 
 class _Counted:
-    """Episodes that are counted as they pass."""
+    """Passes episodes on, and counts them."""
 
     def __init__(self, episodes: Iterator[Episode]) -> None:
         self.num = 0
@@ -115,10 +115,10 @@ class _Counted:
             yield episode
 
 
-def _asked(
+def _from_gateway(
     invocation: Invocation, url: str | None, key: str | None, selection: Selection
 ) -> Iterator[Episode]:
-    """Yield a gateway's episodes, one at a time: all of them may be more than fits in memory."""
+    """Yield a gateway's episodes one at a time: together they may not fit into memory."""
     import asyncio
 
     from hermes_tui.core.errors import EXIT_INTERRUPTED
@@ -145,7 +145,7 @@ def _asked(
 
 @contextmanager
 def _opened(output: Path | None) -> Iterator[BinaryIO]:
-    """Open what is written to; a file appears under its name once it is whole."""
+    """Open the output; a file gets its name once it is complete."""
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Commands that look after the whole stack: setup, attach, status, stop, logs, the screen."""
+"""Commands about the whole stack: setup, attach, status, stop, logs, the screen."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def open_screen(config: Config) -> int:
     """Open the screen on the run directory's stack, started first when none runs."""
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not terminal or os.environ.get("TERM") == "dumb":
-        why = "TERM says that this one is dumb" if terminal else "standard input or output is none"
+        why = "TERM is 'dumb'" if terminal else "standard input or output is not a terminal"
         raise ConfigError(
-            f"the screen needs a terminal that can place text, and {why}; use "
+            f"the screen needs a terminal that can move its cursor, but {why}; use "
             "`hermes-tui --plain` to talk line by line, or `hermes-tui --serve` for scripts"
         )
     from hermes_tui.tui.app import run_app
@@ -65,14 +65,14 @@ def setup(invocation: Invocation) -> None:
 
 
 def _show_progress(rows: Iterable[str]) -> None:
-    """Show JSON lines of progress: one line that changes on a terminal, else a line a stage."""
+    """Show progress rows (JSON lines): on a terminal one line that changes, else a line a stage."""
     is_live = sys.stdout.isatty()
     shown = ""
     for line in rows:
         try:
             row = json.loads(line)
         except ValueError:
-            continue  # a library printed something; the rows are ours
+            continue  # not a progress row: a library printed something
         done = f" {row['done_frac']:.0%}" if row.get("done_frac") is not None else ""
         if is_live:
             click.echo(f"\r\x1b[K{row['stage']}: {row['detail']}{done}", nl=False)
@@ -182,8 +182,8 @@ def stop(invocation: Invocation) -> None:
 def logs(invocation: Invocation, name: str, follow: bool, lines: int) -> None:
     """Print the log of one process.
 
-    NAME is that of the process, such as worker-0; without one it is the supervisor. It works when
-    nothing runs, too.
+    NAME is the process, such as worker-0; the supervisor when not given. Works without a running
+    stack, too.
     """
     show_log(invocation.run_dir(), name, follow=follow, lines=lines)
 
@@ -196,8 +196,8 @@ def show_log(run_dir: RunDir, name: str, *, follow: bool, lines: int) -> None:
     path: Path = run_dir.log(name)
     if not path.exists():
         known = ", ".join(sorted(file.stem for file in run_dir.logs.glob("*.log")))
-        mend = f"there are: {known}" if known else "start a stack first with `hermes-tui`"
-        raise ConfigError(f"there is no log of {name!r} in {run_dir.logs}; {mend}")
+        hint = f"there are: {known}" if known else "start a stack first with `hermes-tui`"
+        raise ConfigError(f"there is no log of {name!r} in {run_dir.logs}; {hint}")
     if not follow:
         for line in tail_lines(path, lines):
             click.echo(clean(line))

@@ -36,7 +36,7 @@ COOKIE = "hermes-tui-key"
 """Holds the link's key once the link was opened."""
 
 _OPEN = "/static/"
-"""What a browser may read without the key: the terminal's own scripts and fonts."""
+"""Paths that need no key: the scripts and fonts of the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +97,9 @@ def _free_port(host: str) -> int:
 
 
 def _require_free(host: str, port: int) -> None:
-    """Say in one line that a port is taken.
+    """Check that a port is free.
 
-    Raises: ConfigError: it is, or the address is not this machine's.
+    Raises: ConfigError: it is taken, or the address is not this machine's.
     """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -120,16 +120,16 @@ def _serve(resolved: Path, settings: WebSettings, port: int) -> None:
         """Serves one command to whoever has the link."""
 
         def initialize_logging(self) -> None:
-            """Show what goes wrong, and no more: standard output is the link."""
+            """Log only warnings, to standard error: standard output is for the link."""
             logging.basicConfig(level="WARNING", stream=sys.stderr)
 
         async def on_startup(self, app: web.Application) -> None:
-            """Put the guard before every route, and tell where it is."""
+            """Check the key on every route, and print the link."""
             app.middlewares.append(_guard(key, self.public_url))
             print(f"{self.public_url}/?key={key}", flush=True)
             print("open this link; ctrl+c ends the web server, not the stack", file=sys.stderr)
 
-    # The shell gives way to the program, so that a closed tab leaves nothing behind.
+    # exec replaces the shell, so that closing a tab leaves no process behind.
     command = [sys.executable, "-P", "-m", "hermes_tui.cli.web_server", "--resolved", str(resolved)]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     server = ScreenServer(
@@ -144,7 +144,7 @@ def _serve(resolved: Path, settings: WebSettings, port: int) -> None:
 
 
 def _guard(key: str, public_url: str) -> Callable[..., Awaitable[web.StreamResponse]]:
-    """Return the middleware that lets in who has the key, from this page only."""
+    """Return the middleware that refuses requests without the key, or from another page."""
     from aiohttp import web
 
     @web.middleware
@@ -154,7 +154,7 @@ def _guard(key: str, public_url: str) -> Callable[..., Awaitable[web.StreamRespo
         if request.path.startswith(_OPEN):
             return await handler(request)
         if hmac.compare_digest(request.query.get("key", "").encode(), key.encode()):
-            # The key leaves the address bar, and with it the history.
+            # The redirect keeps the key out of the address bar and the browser's history.
             answer = web.Response(status=303, headers={"Location": f"{public_url}/"})
             answer.set_cookie(COOKIE, key, httponly=True, samesite="Strict")
             return answer

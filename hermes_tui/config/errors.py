@@ -1,4 +1,4 @@
-"""From a failed validation to the one line that names its place and what to do."""
+"""Turns a failed validation into one line that says where the mistake is and what to do."""
 
 from __future__ import annotations
 

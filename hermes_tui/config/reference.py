@@ -11,7 +11,7 @@ import tomlkit
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from hermes_tui.config.recommend import Fitted
+from hermes_tui.config.recommend import Recommendation
 from hermes_tui.config.settings import Config
 from hermes_tui_common.settings import MASK
 
@@ -23,7 +23,7 @@ _HEAD = (
 )
 
 Annotate = Callable[[str], str]
-"""From a dotted key to a remark behind its value, or an empty string."""
+"""Returns the comment that goes after a dotted key's value; empty for none."""
 
 
 def reference_toml() -> str:
@@ -32,11 +32,11 @@ def reference_toml() -> str:
     return "\n".join([*_comment(_HEAD), "", *rows]).rstrip() + "\n"
 
 
-def machine_toml(settings: Mapping[str, Fitted], about: str) -> str:
-    """Return every setting with its explanation, in comments but for those that a machine needs.
+def machine_toml(settings: Mapping[str, Recommendation], about: str) -> str:
+    """Return every setting with its explanation; only recommended ones are not commented out.
 
     Args:
-        settings: those, by dotted key.
+        settings: the recommended ones, by dotted key.
         about: the machine, in one line.
     """
     suits = "what is not commented out suits it" if settings else "the defaults suit it"

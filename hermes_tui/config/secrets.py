@@ -1,4 +1,4 @@
-"""The keys of a run directory: minted once, kept in ``keys.json``, the configuration's win."""
+"""The keys of a run directory: minted once, kept in ``keys.json``; configured keys win."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Keys:
 def ensure_keys(run_dir: RunDir, config: Config) -> Keys:
     """Return the keys of a run directory; mints what is missing and writes ``keys.json``.
 
-    Raises: ConfigError: ``keys.json`` is no such file.
+    Raises: ConfigError: ``keys.json`` is unreadable or lacks a key.
     """
     known = read_keys(run_dir)
     keys = known or Keys(
@@ -65,6 +65,6 @@ def read_keys(run_dir: RunDir) -> Keys | None:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{run_dir.keys}: not a file of keys ({type(error).__name__}); delete it and new ones "
-            "are minted"
+            f"{run_dir.keys}: no valid key file ({type(error).__name__}); delete it, and new "
+            "keys are minted"
         ) from error

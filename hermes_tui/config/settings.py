@@ -80,7 +80,7 @@ class TuiConfig(Section):
 
 
 class Config(Section):
-    """Everything that can be set."""
+    """All settings."""
 
     run: RunConfig = RunConfig()
     model: ModelConfig = ModelConfig()
@@ -104,7 +104,7 @@ def load_config(
     """Return the configuration of this run.
 
     Args:
-        overrides: ``section.key=value`` words, TOML values.
+        overrides: ``section.key=value`` texts; the values are TOML.
         path: the file to read; None looks for the nearest one.
         environ: environment to read; None is the process's own.
         cwd: directory to look from; None is the working directory.
@@ -126,7 +126,7 @@ def load_with_sources(
     file = path or find_file(cwd or Path.cwd(), environ)
     sources = config_errors.Sources()
     tree: dict[str, Any] = _read_file(file, sources) if file else {}
-    for key, raw, where in (*_environment(environ), *_words(overrides)):
+    for key, raw, where in (*_environment(environ), *_overrides(overrides)):
         sources.note(key, where)
         _put(tree, key.split("."), _parse_value(raw, _annotation(Config, key.split("."))))
     config = validate(tree, sources)
@@ -197,7 +197,7 @@ def _environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
             yield key, raw, f"environment {name}"
 
 
-def _words(overrides: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def _overrides(overrides: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     for word in overrides:
         key, equals, raw = word.partition("=")
         if not equals or not all(key.split(".")):
@@ -232,7 +232,7 @@ def _annotation(model: type[BaseModel], path: list[str]) -> Any:
 
 
 def _parse_value(raw: str, annotation: Any) -> Any:
-    """Return the value of one word: TOML; what is no TOML is text, or a list split at commas."""
+    """Return the value of one override: TOML, else text, or a list split at commas."""
     try:
         parsed = tomli.loads(f"value = {raw}")
     except tomli.TOMLDecodeError:

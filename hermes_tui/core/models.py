@@ -201,9 +201,9 @@ class CompletionRow:
     untrainable_reason: str
     """Why not; empty when it may."""
     shared_tokens: int
-    """How many prompt tokens are the completion's before it, token for token."""
+    """How many of its first prompt tokens are the same as in the completion before it."""
     difference: str = ""
-    """Why no more of them are, in words; empty when it goes on where the one before ended."""
+    """Why the next token differs; empty when the prompt continues the completion before it."""
     request_messages: tuple[Message, ...]
     """The client's messages."""
     message: Message
@@ -354,7 +354,7 @@ class TrainerRow:
     batch_size: int = 1
     """Scored episodes that make a step."""
     reason: str = ""
-    """Why it waits, pauses or failed, in its own words."""
+    """Why it waits, pauses or failed, as the trainer says it."""
     learner_lost: bool = False
     """Whether there is no learner to do a step."""
     untrained: Mapping[str, int] = field(default_factory=dict)
@@ -385,7 +385,7 @@ class TrainerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryRow:
-    """What one version said to one of the canary's questions."""
+    """One version's answer to one of the canary's questions."""
 
     policy_version: int
     """The version."""

@@ -354,8 +354,8 @@ class Plain:
         state = self.controller.state
         if not state.info.training:
             raise Usage("training is off: there is nothing to show")
-        self._reporter.line(f"[trainer] {lines.trainer_words(state.trainer)}")
-        self._reporter.all(f"[step] {lines.step_words(step)}" for step in state.steps[-1:])
+        self._reporter.line(f"[trainer] {lines.trainer_text(state.trainer)}")
+        self._reporter.all(f"[step] {lines.step_text(step)}" for step in state.steps[-1:])
 
     def do_pause(self, _: str) -> Awaitable[None]:
         """Hold training."""

@@ -45,7 +45,7 @@ class PlainComparison:
             self._comparison = None
             return False
         for number, turn in enumerate(comparison.turns, 1):
-            self._print_line(f"[reply {number}] {lines.turn_words(turn)}")
+            self._print_line(f"[reply {number}] {lines.turn_text(turn)}")
             for part in turn.parts:
                 for line in lines.part_lines(part):
                     self._print_line(line)

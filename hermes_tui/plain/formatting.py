@@ -38,7 +38,7 @@ def session_lines(state: ViewState) -> Iterator[str]:
         remark = f" ({', '.join(marks)})" if marks else ""
         yield f"{number}. {state.title(session.session_id)}{remark}"
         for episode in state.episodes_of(session.session_id):
-            yield f"   episode {state.ordinal(episode)}: {episode_words(episode)}"
+            yield f"   episode {state.ordinal(episode)}: {episode_text(episode)}"
 
 
 def newest_sessions(state: ViewState) -> list[SessionRow]:
@@ -46,7 +46,7 @@ def newest_sessions(state: ViewState) -> list[SessionRow]:
     return sorted(state.sessions.values(), key=lambda row: row.created_at, reverse=True)
 
 
-def episode_words(episode: EpisodeRow) -> str:
+def episode_text(episode: EpisodeRow) -> str:
     """Return an episode's state, reward, version and staleness in words."""
     words = [episode.state]
     if episode.state == "trained" and episode.step is not None:
@@ -63,7 +63,7 @@ def episode_words(episode: EpisodeRow) -> str:
     return ", ".join(words)
 
 
-def turn_words(turn: ChatTurn) -> str:
+def turn_text(turn: ChatTurn) -> str:
     """Return how a turn ended and what it cost."""
     words: list[str] = [turn.state]
     if turn.state == "failed":
@@ -86,7 +86,7 @@ def conversation_lines(turns: list[ChatTurn]) -> Iterator[str]:
         yield f"you: {clean(turn.user_text)}"
         for part in turn.parts:
             yield from part_lines(part)
-        yield f"[turn] {turn_words(turn)}"
+        yield f"[turn] {turn_text(turn)}"
 
 
 def part_lines(part: Part) -> Iterator[str]:
@@ -141,10 +141,10 @@ def _token_line(token: Token) -> str:
 def process_lines(state: ViewState) -> Iterator[str]:
     """Yield the stack's processes."""
     for row in state.processes.values():
-        yield process_words(row)
+        yield process_text(row)
 
 
-def process_words(row: ProcessStatus) -> str:
+def process_text(row: ProcessStatus) -> str:
     """Return one process in words."""
     words = [f"{row.name}: {row.state}"]
     words += [f"pid {row.pid}"] if row.pid else []
@@ -155,7 +155,7 @@ def process_words(row: ProcessStatus) -> str:
     return ", ".join(words)
 
 
-def trainer_words(trainer: TrainerRow) -> str:
+def trainer_text(trainer: TrainerRow) -> str:
     """Return what the trainer does, and what its next step waits for."""
     words = [trainer.state or "not known yet"]
     if trainer.policy_version is not None:
@@ -166,7 +166,7 @@ def trainer_words(trainer: TrainerRow) -> str:
     return ", ".join(words)
 
 
-def step_words(step: StepRow) -> str:
+def step_text(step: StepRow) -> str:
     """Return a step in words: the version it made, and its main numbers."""
     words = [f"step {step.step} made policy v{step.policy_version}"]
     for title, name in (

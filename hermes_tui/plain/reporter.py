@@ -81,7 +81,7 @@ class Reporter:
                 self._report_turn(turn)
             case TurnEnded(turn=turn):
                 if turn.source == "sent" and turn.session_id == self._controller.state.selected:
-                    self.line(f"[turn] {lines.turn_words(turn)}")
+                    self.line(f"[turn] {lines.turn_text(turn)}")
             case QueueChanged(sent=message) if message is not None:
                 self.line(f"you: {clean(message.text)}")
             case RowsChanged():
@@ -99,7 +99,7 @@ class Reporter:
             self._write(f"\n{text}" if begins and self._mid_line else text)
         if elsewhere and turn.state != "running" and self._known[turn.turn_id] != turn.state:
             self._known[turn.turn_id] = turn.state
-            self.line(f"[turn] {lines.turn_words(turn)}")
+            self.line(f"[turn] {lines.turn_text(turn)}")
 
     def skip(self, turn: ChatTurn) -> None:
         """Count all that a turn has said so far as reported."""
@@ -141,10 +141,10 @@ class Reporter:
             yield f"process {row.name}", f"{row.name} is {row.state}{reason}", "[process] "
         for episodes in state.episodes.values():
             for episode in episodes.values():
-                fact = lines.episode_words(episode) if episode.state in _REPORTED_STATES else ""
+                fact = lines.episode_text(episode) if episode.state in _REPORTED_STATES else ""
                 yield episode.episode_id, fact, f"[episode] {self.name(episode.episode_id)}: "
         for step in state.steps:
-            yield f"step {step.step}", lines.step_words(step), "[step] "
+            yield f"step {step.step}", lines.step_text(step), "[step] "
         if state.lost or self._known.get("lost"):
             gone = one_line(state.lost)
             gone = gone if state.stopped else f"out of reach, looked for again: {gone}"

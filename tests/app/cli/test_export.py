@@ -88,11 +88,11 @@ async def test_a_file_is_written_whole(gateway: Gateway, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("args", "code", "text"),
     [
-        (("--state", "trained"), 2, "nothing was recorded that matches"),
+        (("--state", "trained"), 2, "no recorded episode matches"),
         (("--episode-id", "ep-none"), 1, "ep-none"),
         (("--format", "parquet"), 2, "--output"),
         (("--format", "csv"), 2, "csv"),
-        (("--database", "x.db"), 2, "--database goes without"),
+        (("--database", "x.db"), 2, "--database and a gateway's URL exclude"),
     ],
 )
 async def test_what_cannot_be_exported_is_said(

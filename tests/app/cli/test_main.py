@@ -148,7 +148,7 @@ def test_doctor_names_what_is_missing_and_what_mends_it(monkeypatch: pytest.Monk
     assert found["services.router.port"] == ["ok", "services.router.port", "0: any that is free"]
     assert found["model"][0] == "!!"
     assert "-> hermes-tui setup" in out
-    assert (code, out.splitlines()[-1]) == (1, "2 to mend")
+    assert (code, out.splitlines()[-1]) == (1, "2 to fix")
 
 
 def test_words_may_stand_anywhere() -> None:

@@ -76,5 +76,5 @@ def test_readable_key_file_is_closed_again(tmp_path: Path) -> None:
 
 def test_broken_key_file_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text("{}")
-    with pytest.raises(ConfigError, match="not a file of keys"):
+    with pytest.raises(ConfigError, match="no valid key file"):
         read_keys(RunDir(tmp_path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_tui.config.recommend import describe, fitted
+from hermes_tui.config.recommend import describe, recommend
 from hermes_tui.core.stack_status import GpuSample, SystemSample
 
 GIB = 1024**3
@@ -57,7 +57,7 @@ def gpu(memory_gib: float | None) -> GpuSample:
 def test_only_what_the_machine_asks_for_is_set(
     sample: SystemSample, free_gib: int, expected: dict[str, int]
 ) -> None:
-    settings = fitted(sample, free_gib * GIB)
+    settings = recommend(sample, free_gib * GIB)
     assert {key: setting.value for key, setting in settings.items()} == expected
 
 

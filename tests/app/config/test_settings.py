@@ -8,7 +8,7 @@ import pytest
 import tomli
 
 from hermes_tui.config.errors import known_keys
-from hermes_tui.config.recommend import Fitted
+from hermes_tui.config.recommend import Recommendation
 from hermes_tui.config.reference import config_toml, machine_toml, reference_toml
 from hermes_tui.config.settings import (
     Config,
@@ -280,7 +280,7 @@ def test_a_machine_s_file_sets_what_that_machine_needs_and_nothing_else(tmp_path
     assert not [key for key in flat(tables) if not isinstance(value_at(tables, key), dict)]
     assert load_config(path=file, environ={}) == Config()
 
-    needs = {"training.engine.max_num_seqs": Fitted(value=64, why="a GPU of 80 GiB")}
+    needs = {"training.engine.max_num_seqs": Recommendation(value=64, why="a GPU of 80 GiB")}
     file.write_text(machine_toml(needs, "a machine with a GPU"))
     assert "# Written for a machine with a GPU: what is not commented" in file.read_text()
     assert "# For a GPU of 80 GiB; the default is 16.\nmax_num_seqs = 64\n" in file.read_text()

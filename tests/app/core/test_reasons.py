@@ -9,7 +9,7 @@ import pytest
 from hermes_tui.core.changes import ChatTurn
 from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.reasons import in_words
-from hermes_tui.plain.formatting import turn_words
+from hermes_tui.plain.formatting import turn_text
 from hermes_tui.tui.widgets.turn_view import TurnStatus, badge
 from hermes_tui_training.api.types import UntrainableReason
 
@@ -58,4 +58,4 @@ def test_what_is_not_trained_says_why_and_whether_it_is_all(
     )
     row = EpisodeRow(episode_id="ep-1", session_id="sess-1", state=state, reward=1.0, step=3)
     assert shown in badge(turn, TurnStatus(episode=row)).plain
-    assert f"{said}: cut off by max_tokens" in turn_words(turn)
+    assert f"{said}: cut off by max_tokens" in turn_text(turn)

@@ -51,7 +51,7 @@ def test_a_dumb_terminal_is_pointed_to_plain(tmp_path: Path) -> None:
     words = ("-P", "-m", "hermes_tui.cli.main", f"run.dir={tmp_path}")
     with Terminal([sys.executable, *words], TERM="dumb") as terminal:
         assert terminal.wait()[0] == 2
-        assert "TERM says that this one is dumb" in terminal.output
+        assert "TERM is 'dumb'" in terminal.output
         assert "--plain" in terminal.output
         assert "\x1b" not in terminal.output
 

@@ -1,4 +1,4 @@
-"""What trainer and learner say to each other, and what a checkpoint says of its step.
+"""Messages between trainer and learner; some are also a checkpoint's ``step.json``.
 
 Free of torch: the trainer's process reads it too.
 """

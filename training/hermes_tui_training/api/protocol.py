@@ -1,4 +1,4 @@
-"""What the inference gateway says over HTTP: event kinds, request bodies, answers.
+"""Event kinds and request bodies of the inference gateway; its answers are in ``wire``.
 
 Free of torch: the app reads it too.
 """

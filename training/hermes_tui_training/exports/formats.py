@@ -1,4 +1,4 @@
-"""The forms of export by name."""
+"""The export formats by name."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def write_lines(rows: Iterable[dict[str, Any]], file: BinaryIO) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """One form of export."""
+    """One export format."""
 
     convert: Convert
-    """Makes its rows of episodes."""
+    """Makes its rows from episodes."""
     write: Write = write_lines
     """Writes its rows to a file."""
     row: str = "sequences"

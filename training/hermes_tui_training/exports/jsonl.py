@@ -1,4 +1,4 @@
-"""JSON lines: every row with everything that was recorded of it."""
+"""JSON Lines: one flat token sequence a row, with everything that was recorded about it."""
 
 from __future__ import annotations
 

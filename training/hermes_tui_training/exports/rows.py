@@ -30,7 +30,7 @@ class Row:
     """One flat token sequence, [T] prompt and sampled tokens as the engine saw them."""
 
     episode: Episode
-    """Where it is from."""
+    """The episode that it is a part of."""
     completions: tuple[Completion, ...]
     """Those whose sampled tokens it holds, in order; each prompt begins with what is before it."""
     returns: Mapping[str, float]
