@@ -323,7 +323,7 @@ def test_a_finished_version_is_refused(model_dir: Path, tmp_path: Path) -> None:
 
 def test_a_missing_base_version_is_said(model_dir: Path, tmp_path: Path) -> None:
     request = make_request([_episode(model_dir)], _weights(1.0), base_version=4)
-    with pytest.raises(TrainingError, match="policy_version_4"):
+    with pytest.raises(TrainingError, match="version 4 cannot be used: it is gone"):
         _learner(model_dir, tmp_path).step(request)
 
 
@@ -386,7 +386,7 @@ def test_after_a_rollback_a_step_is_what_it_was_the_first_time(
 def test_a_rollback_to_what_is_gone_changes_nothing(model_dir: Path, tmp_path: Path) -> None:
     learner = _learner(model_dir, tmp_path)
     learner.step(make_request([_episode(model_dir)], _weights(1.0)))
-    with pytest.raises(TrainingError, match="no finished checkpoint"):
+    with pytest.raises(TrainingError, match="version 7 cannot be used: it is gone"):
         learner.rollback(RollbackRequest(version=7, target_version=2))
     with pytest.raises(VersionExistsError):
         learner.rollback(RollbackRequest(version=0, target_version=1))

@@ -24,6 +24,9 @@ NOTHING_MOVED = "nothing_moved"
 VERSION_EXISTS = "version_exists"
 """Error code: the version to make has a finished checkpoint."""
 
+VERSION_DAMAGED = "version_damaged"
+"""Error code: a checkpoint to start from is damaged; the body has its policy_version and reason."""
+
 
 class NonFiniteError(TrainingError):
     """A step gave numbers that are not finite; nothing of it was kept.

@@ -533,6 +533,8 @@ class TrainerState(WireModel):
     """Why the engine does not serve the current version."""
     failed_attempts: int = 0
     """Failed steps in a row."""
+    notices: tuple[str, ...] = ()
+    """What was found damaged or lost since the trainer started, and what took its place."""
 
 
 class WaitingGroup(WireModel):

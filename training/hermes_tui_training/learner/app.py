@@ -29,6 +29,7 @@ from hermes_tui_training.api.config import LearnerRole
 from hermes_tui_training.api.learner import (
     NON_FINITE,
     NOTHING_MOVED,
+    VERSION_DAMAGED,
     VERSION_EXISTS,
     LearnerHealth,
     NonFiniteError,
@@ -41,6 +42,7 @@ from hermes_tui_training.api.learner import (
 )
 from hermes_tui_training.learner.learner import Learner
 from hermes_tui_training.models.prepare import prepare_model
+from hermes_tui_training.store.checkpoint_check import DamagedCheckpointError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -117,6 +119,14 @@ def _step_back() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
+def _damaged(error: DamagedCheckpointError) -> Response:
+    """Return the answer to a request that needs a damaged checkpoint."""
+    logger.error("%s", error)
+    refusal = ApiError(409, str(error), code=VERSION_DAMAGED)
+    content = {**refusal.body(), "policy_version": error.version, "reason": error.reason}
+    return JSONResponse(content, status_code=409)
+
+
 def create_app(config: LearnerRole) -> Starlette:
     """Return the learner's app; the model is loaded when it starts."""
     service = LearnerService(config)
@@ -141,6 +151,8 @@ def create_app(config: LearnerRole) -> Starlette:
             return JSONResponse({**refusal.body(), "reason": error.reason}, status_code=422)
         except VersionExistsError as error:
             raise ApiError(409, str(error), code=VERSION_EXISTS) from error
+        except DamagedCheckpointError as error:
+            return _damaged(error)
         except TrainingError as error:
             raise ApiError(500, str(error)) from error
         metrics = answer.result.metrics
@@ -163,6 +175,8 @@ def create_app(config: LearnerRole) -> Starlette:
             answer = await service.rollback(body)
         except VersionExistsError as error:
             raise ApiError(409, str(error), code=VERSION_EXISTS) from error
+        except DamagedCheckpointError as error:
+            return _damaged(error)
         except TrainingError as error:
             raise ApiError(500, str(error)) from error
         logger.info("rolled back to=%s version=%s", body.version, body.target_version)

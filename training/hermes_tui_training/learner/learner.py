@@ -87,9 +87,7 @@ class Learner:
         self._num_updates = 0
         self.version = 0
         checkpoint.remove_unfinished(checkpoints)
-        versions = checkpoint.complete_versions(checkpoints)
-        if versions:
-            self.load(versions[-1])
+        self._load_newest()
         logger.info(
             "loaded model=%s kind=%s version=%s trained_weights=%s device=%s threads=%s",
             model.path,
@@ -100,12 +98,25 @@ class Learner:
             torch.get_num_threads(),
         )
 
+    def _load_newest(self) -> None:
+        """Take the newest checkpoint that can be loaded; the trainer says which one counts."""
+        for version in reversed(checkpoint.complete_versions(self._checkpoints)):
+            try:
+                self.load(version)
+            except TrainingError as error:
+                logger.error("skipped version=%s: %s", version, error)
+            else:
+                return
+        if self.version != 0:  # an attempt may have left half of what it loaded
+            self.load(0)
+
     def load(self, version: int) -> None:
         """Take weights and state of a version; 0 is the model without any checkpoint.
 
         Raises:
             ConfigError: it was made with settings that do not fit.
-            TrainingError: it does not exist or is damaged.
+            DamagedCheckpointError: its files are not what was written, or it is gone.
+            TrainingError: it cannot be read now.
         """
         started = time.monotonic()
         # Nothing may pass for the new version while only some of it has been loaded.
@@ -116,11 +127,10 @@ class Learner:
             self._policy.load(None)
         else:
             path = checkpoint.checkpoint_path(self._checkpoints, version)
-            if not checkpoint.is_complete(self._checkpoints, version):
-                raise TrainingError(f"there is no finished checkpoint {path}")
-            state = read_state(path)
-            self._require_same_settings(path, state)
-            self._policy.load(path)
+            with checkpoint.reading(self._checkpoints, version):
+                state = read_state(path)
+                self._require_same_settings(path, state)
+                self._policy.load(path)
             self._updater.linearity = state.linearity
             self._num_updates = state.num_updates
         self._updater.weights_changed()
@@ -193,7 +203,12 @@ class Learner:
         """Write what is held as a checkpoint; return the seconds that it took."""
         started = time.monotonic()
         self.version = -1  # until it is certain that there is a checkpoint of what is held
-        with checkpoint.writing(self._checkpoints, result.target_version) as directory:
+        with checkpoint.writing(
+            self._checkpoints,
+            result.target_version,
+            base=self._model_name,
+            parent=checkpoint.parent_of(result),
+        ) as directory:
             self._policy.save(directory)
             write_state(
                 directory,

@@ -1,19 +1,21 @@
 """Checkpoint directories ``policy_version_<N>``: written atomically, read, pruned. Free of torch.
 
 A directory appears under its final name by one rename, complete: its files and a ``COMPLETE``
-marker were flushed to the disk before. A directory without the marker is never read. Version 0 is
-the model itself and has none.
+marker were flushed to the disk before. A directory without the marker is never read. The marker
+names every file with its checksum (``checkpoint_check``). Version 0 is the model itself and has
+none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,17 +24,28 @@ from pydantic import TypeAdapter, ValidationError
 from hermes_tui_common.errors import TrainingError
 from hermes_tui_training.api.config import CheckpointConfig
 from hermes_tui_training.api.learner import RollbackResult, StepResult
+from hermes_tui_training.store.checkpoint_check import (
+    DamagedCheckpointError,
+    Manifest,
+    describe,
+    read_manifest,
+    require_whole,
+)
 
 logger = logging.getLogger(__name__)
 
 COMPLETE = "COMPLETE"
-"""Empty file that a finished checkpoint holds."""
+"""File that a finished checkpoint holds: its manifest, or nothing in an old one."""
 
 STEP_FILE = "step.json"
 """What made the checkpoint, as JSON of ``StepResult`` or ``RollbackResult``."""
 
+DAMAGE_FILE = "damage.txt"
+"""In a checkpoint that was set aside: what is wrong with it."""
+
 _MADE_BY: TypeAdapter[StepResult | RollbackResult] = TypeAdapter(StepResult | RollbackResult)
 _NAME = re.compile(r"policy_version_(\d+)")
+_ANY_NAME = re.compile(r"(?:damaged-)?policy_version_(\d+)(?:-.*)?")
 _UNFINISHED = ".unfinished-"
 
 
@@ -52,6 +65,67 @@ def complete_versions(root: Path) -> list[int]:
         return []
     found = (_NAME.fullmatch(path.name) for path in root.iterdir())
     return sorted(v for m in found if m and is_complete(root, v := int(m[1])))
+
+
+def highest_version(root: Path) -> int:
+    """Return the highest number that a checkpoint has or had, damaged ones included; 0 without."""
+    if not root.exists():
+        return 0
+    found = (_ANY_NAME.fullmatch(path.name) for path in root.iterdir())
+    return max((int(m[1]) for m in found if m), default=0)
+
+
+def read_parent(root: Path, version: int) -> int | None:
+    """Return the version that a version was made from; None when its step file cannot be read."""
+    try:
+        made_by = read_step(root, version)
+    except TrainingError:
+        return None
+    return parent_of(made_by)
+
+
+def parent_of(made_by: StepResult | RollbackResult) -> int:
+    """Return the version that a step or a rollback started from."""
+    if isinstance(made_by, RollbackResult):
+        return made_by.rolled_back_to
+    return made_by.base_version
+
+
+@contextlib.contextmanager
+def reading(root: Path, version: int) -> Iterator[None]:
+    """Verify a checkpoint before the block loads it.
+
+    Raises:
+        DamagedCheckpointError: it is gone, or its files are not what was written. Of an old
+            checkpoint, without a manifest, a file that the block cannot read tells that.
+        TrainingError: it cannot be read now, or the block raised it.
+    """
+    path = checkpoint_path(root, version)
+    if not is_complete(root, version):
+        raise DamagedCheckpointError(version, "it is gone")
+    require_whole(path, version)
+    try:
+        yield
+    except TrainingError as error:
+        if read_manifest(path) is None:
+            raise DamagedCheckpointError(version, str(error)) from error
+        raise
+
+
+def set_aside(root: Path, version: int, reason: str) -> Path:
+    """Take a damaged checkpoint out of use, keep its files, and return where they are.
+
+    Args:
+        reason: what is wrong with it; written beside its files.
+    """
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    path = checkpoint_path(root, version)
+    aside = root / f"damaged-{path.name}-{stamp}-{secrets.token_hex(2)}"
+    path.rename(aside)
+    logger.error("checkpoint set aside version=%s path=%s: %s", version, aside, reason)
+    with contextlib.suppress(OSError):  # on a full disk it is said elsewhere
+        (aside / DAMAGE_FILE).write_text(f"{reason}\n", encoding="utf-8")
+    return aside
 
 
 def read_step(root: Path, version: int) -> StepResult | RollbackResult:
@@ -77,9 +151,18 @@ def read_baselines(root: Path, version: int) -> dict[str, float]:
     return made_by.facts.baselines if isinstance(made_by, StepResult) else made_by.baselines
 
 
-@contextmanager
-def writing(root: Path, version: int) -> Iterator[Path]:
+@contextlib.contextmanager
+def writing(
+    root: Path, version: int, *, base: str = "", adapter: str = "", parent: int | None = None
+) -> Iterator[Path]:
     """Give a directory to fill; on leaving without an error it becomes the version's checkpoint.
+
+    Args:
+        root: the directory of the checkpoints.
+        version: the version to make.
+        base: ``model.path`` that it is trained from.
+        adapter: which of the base's adapters it is.
+        parent: the version that it was made from; None when it is not known.
 
     Raises: FileExistsError: the version has a finished checkpoint.
     """
@@ -91,7 +174,8 @@ def writing(root: Path, version: int) -> Iterator[Path]:
     temporary.mkdir(mode=0o700)
     try:
         yield temporary
-        (temporary / COMPLETE).touch()
+        manifest = Manifest(base=base, adapter=adapter, parent=parent, files=describe(temporary))
+        (temporary / COMPLETE).write_text(manifest.model_dump_json(), encoding="utf-8")
         for path in [*temporary.rglob("*"), temporary]:
             _flush(path)
         shutil.rmtree(target, ignore_errors=True)  # can only be one without the marker

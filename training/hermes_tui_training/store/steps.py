@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args
 
 from hermes_tui_training.algorithm.groups import SiblingGroup
@@ -34,6 +34,36 @@ class Steps:
     def policy_version(self) -> int:
         """Return the version of the last committed step; 0 before the first."""
         return int(self._meta.get("policy_version", 0))
+
+    def newest_version(self) -> int:
+        """Return the highest version that anything here names; 0 before the first step."""
+        rows = self._transactions.database.query(
+            "SELECT max(policy_version) FROM "
+            "(SELECT policy_version FROM steps UNION ALL SELECT policy_version FROM canaries)"
+        )
+        return max(int(rows[0][0] or 0), self.policy_version())
+
+    def newest_recorded(self) -> int:
+        """Return the highest version of a recorded step; 0 before the first."""
+        rows = self._transactions.database.query("SELECT max(policy_version) FROM steps")
+        return max(int(rows[0][0] or 0), self.policy_version())
+
+    def move_head(
+        self, version: int, baselines: Mapping[str, Any], *, lost_version: int, reason: str
+    ) -> None:
+        """Go on from an earlier version: the weights of the current one are lost.
+
+        Args:
+            version: one with weights, or 0.
+            baselines: as they were after it.
+            lost_version: the version that was current.
+            reason: what happened to its weights.
+        """
+        with self._transactions.write() as write:
+            write.set_meta("policy_version", version)
+            write.set_meta("baselines", baselines)
+            payload = {"policy_version": lost_version, "reason": reason}
+            write.event(EventKind.PUBLISH_FAILED, payload)
 
     def sibling_groups(self) -> list[SiblingGroup]:
         """Return the scored groups and lone episodes, oldest first."""
@@ -99,13 +129,20 @@ class Steps:
                         row["episode_id"], EventKind.EPISODE_SCORED, state="scored", step=None
                     )
 
-    def drop(self, episode_ids: Collection[str], reason: str) -> None:
+    def drop(self, episode_ids: Collection[str], reason: str, *, known_only: bool = False) -> None:
         """Mark episodes as never to be trained; trained ones stay what they are.
+
+        Args:
+            episode_ids: which.
+            reason: why.
+            known_only: whether unknown ones are left out, which else are an error.
 
         Raises: UnknownIdError.
         """
         with self._transactions.write() as write:
             for episode_id in episode_ids:
+                if known_only and _state(write, episode_id) is None:
+                    continue
                 if write.episode_row(episode_id)["state"] not in ("trained", "dropped"):
                     _drop(write, episode_id, reason)
 
@@ -114,7 +151,9 @@ class Steps:
         row: dict[str, Any],
         trained: Sequence[TrainedCompletion],
         baselines: dict[str, Any],
-    ) -> None:
+        *,
+        adopted: bool = False,
+    ) -> int:
         """Record a finished step in one transaction.
 
         Its episodes become ``trained``, its completions get what was done to them, and the policy
@@ -125,7 +164,11 @@ class Steps:
                 rolled_back_to it is a rollback's row, and the event says so.
             trained: what the step did to each completion.
             baselines: stored as the meta value ``baselines``.
+            adopted: whether the step is known from its checkpoint alone. This file may then have
+                been deleted or be an old copy: what it does not know is left out, and what it
+                takes for untrained is trained.
 
+        Returns: how many of the episodes are not known here; 0 unless adopted.
         Raises: ConflictError: the step is recorded already, or an episode is neither claimed nor
             scored. UnknownIdError.
         """
@@ -137,9 +180,13 @@ class Steps:
                 )
             except sqlite3.IntegrityError as error:
                 raise ConflictError(f"step {row['step']} is recorded already") from error
+            states = {id_: _state(write, id_) for id_ in row["episode_ids"]} if adopted else {}
+            skipped = [id_ for id_, state in states.items() if state in (None, "trained")]
             for episode_id in row["episode_ids"]:
+                if episode_id in skipped:
+                    continue
                 state = write.episode_row(episode_id)["state"]
-                if state not in ("claimed", "scored"):
+                if state not in ("claimed", "scored") and not adopted:
                     raise ConflictError(f"episode {episode_id} is {state}, it cannot be trained")
                 write.set_episode(
                     episode_id, EventKind.EPISODE_TRAINED, state="trained", step=row["step"]
@@ -160,6 +207,7 @@ class Steps:
             rolled_back = row.get("rolled_back_to") is not None
             kind = EventKind.VERSION_ROLLED_BACK if rolled_back else EventKind.STEP_FINISHED
             write.event(kind, row)
+        return sum(state is None for state in states.values())
 
     def rows(self, *, after: int = -1, limit: int = 1000) -> list[dict[str, Any]]:
         """Return the rows of steps whose number is above ``after``, oldest first."""
@@ -167,6 +215,12 @@ class Steps:
             "SELECT row FROM steps WHERE step > ? ORDER BY step LIMIT ?", (after, limit)
         )
         return [json.loads(row["row"]) for row in rows]
+
+
+def _state(write: Writer, episode_id: str) -> str | None:
+    """Return an episode's state, or None for one that is not known."""
+    row = write.execute("SELECT state FROM episodes WHERE episode_id = ?", (episode_id,)).fetchone()
+    return None if row is None else str(row["state"])
 
 
 def _trainable_members(write: Writer, group: SiblingGroup, min_policy_version: int) -> list[str]:

@@ -13,6 +13,7 @@ from hermes_tui_common.serving import INSTANCE_HEADER
 from hermes_tui_training.api.learner import (
     NON_FINITE,
     NOTHING_MOVED,
+    VERSION_DAMAGED,
     VERSION_EXISTS,
     LearnerHealth,
     NonFiniteError,
@@ -23,6 +24,7 @@ from hermes_tui_training.api.learner import (
     StepRequest,
     VersionExistsError,
 )
+from hermes_tui_training.store.checkpoint_check import DamagedCheckpointError
 
 HEALTH_TIMEOUT_S = 10.0
 """A learner on a busy machine answers /health late, but it does."""
@@ -72,7 +74,8 @@ class LearnerClient:
         """Have one step done.
 
         Raises:
-            NonFiniteError, NothingMovedError, VersionExistsError: as ``Learner.step``.
+            NonFiniteError, NothingMovedError, VersionExistsError, DamagedCheckpointError: as
+                ``Learner.step``.
             ServiceError: it failed, or the connection was lost on the way.
         """
         answer = await self._post("step", request)
@@ -84,7 +87,7 @@ class LearnerClient:
         """Have an earlier version saved once more.
 
         Raises:
-            VersionExistsError: as ``Learner.rollback``.
+            VersionExistsError, DamagedCheckpointError: as ``Learner.rollback``.
             ServiceError: it failed, or the connection was lost on the way.
         """
         answer = await self._post("rollback", request)
@@ -114,6 +117,9 @@ class LearnerClient:
             return NothingMovedError(refusal.message, answer.json()["reason"])
         if refusal.code == VERSION_EXISTS:
             return VersionExistsError(refusal.message)
+        if refusal.code == VERSION_DAMAGED:
+            body = answer.json()
+            return DamagedCheckpointError(body["policy_version"], body["reason"])
         return ServiceError(f"the learner could not do the {what}: {refusal.message}")
 
     def _address(self) -> tuple[str, str]:

@@ -3,10 +3,10 @@
 One turn of the loop: put right what a crash left behind, publish what is not served yet, claim
 scored episodes, have the learner do a step, publish and record it.
 
-Who is right after a crash: a finished checkpoint. A step counts from the moment its checkpoint is
-complete, which names the episodes that it consumed. The store records it in one transaction,
-before or after a crash; episodes that were claimed for a step without a checkpoint go back to
-``scored``. So every episode is in exactly one step.
+Who is right after a crash: a finished checkpoint (``lineage``). A step counts from the moment its
+checkpoint is complete, which names the episodes that it consumed. The store records it in one
+transaction, before or after a crash; episodes that were claimed for a step without a checkpoint go
+back to ``scored``. So every episode is in exactly one step.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,9 +35,10 @@ from hermes_tui_training.api.learner import (
 )
 from hermes_tui_training.api.protocol import EventKind
 from hermes_tui_training.engine.base import Engine
-from hermes_tui_training.store import checkpoint
+from hermes_tui_training.store.checkpoint_check import DamagedCheckpointError
 from hermes_tui_training.store.store import Store
 from hermes_tui_training.trainer.learner_client import LearnerClient, LearnerGoneError
+from hermes_tui_training.trainer.lineage import Lineage
 from hermes_tui_training.trainer.publisher import Publisher
 
 logger = logging.getLogger(__name__)
@@ -95,12 +97,15 @@ class Orchestrator:
         self._store = store
         self._config = config
         self._publisher = Publisher(store, engine, config)
+        self._lineage = Lineage(store, config.checkpoints)
         self._learner = learner or LearnerClient(
             config.learner_run_file, config.admin_key.get_secret_value()
         )
         self._state: State = "starting"
         self._reason = ""
         self._version = 0
+        self._next_version = 1
+        self._settled = False
         self._paused_reason: str | None = None
         self._rollback: _Rollback | None = None
         self._attempts = 0
@@ -117,9 +122,10 @@ class Orchestrator:
         self._paused_reason = await asyncio.to_thread(self._store.meta.get, _PAUSED)
         try:
             await self._adopt()
+            await self._settle()
         except TrainingError as error:
             # Serving goes on without it; the loop tries again and shows the reason.
-            logger.error("a finished checkpoint could not be recorded: %s", error)
+            logger.error("the current version could not be established: %s", error)
         await self._publisher.look()
         await self._publish()
         self._idle_since = time.monotonic()
@@ -209,6 +215,7 @@ class Orchestrator:
             "kept_versions": [0, *self._publisher.kept],
             "publish_error": self._publisher.error,
             "failed_attempts": self._attempts,
+            "notices": self._lineage.notices,
         }
 
     # -- the loop -----------------------------------------------------------------------------
@@ -305,16 +312,31 @@ class Orchestrator:
             return True
         # Idle was asked first, so a step that ended since then is on the disk by now.
         await self._adopt()
+        if not self._settled:
+            await self._settle()
         await self._release()
         return False
 
     async def _adopt(self) -> None:
-        """Record the step of a finished checkpoint that the store does not know."""
-        root, version = self._config.checkpoints, self._version + 1
-        if await asyncio.to_thread(checkpoint.is_complete, root, version):
-            result = await asyncio.to_thread(checkpoint.read_step, root, version)
-            logger.info("adopted checkpoint version=%s", version)
-            await self._record(result, save_s=0.0)
+        """Record the steps of finished checkpoints that the store does not know."""
+        found = await asyncio.to_thread(self._lineage.unrecorded)
+        for result in found:
+            logger.info("adopted checkpoint version=%s", result.target_version)
+            is_newest = result is found[-1]
+            await self._record(result, save_s=0.0, adopted=True, publish=is_newest)
+
+    async def _settle(self) -> None:
+        """Find the version to go on from, and the number of the next one."""
+        self._settled = False
+        self._version = await asyncio.to_thread(self._lineage.settle)
+        self._next_version = await asyncio.to_thread(self._lineage.next_version)
+        await self._publisher.look()
+        self._settled = True
+
+    async def _condemn(self, error: DamagedCheckpointError) -> None:
+        """Set a checkpoint aside that the learner cannot load, and go on without it."""
+        await asyncio.to_thread(self._lineage.condemn, error)
+        await self._settle()
 
     async def _release(self) -> None:
         if (await asyncio.to_thread(self._store.episodes.num_by_state)).get("claimed"):
@@ -328,7 +350,7 @@ class Orchestrator:
         training, version = self._config.training, self._version
         groups = await asyncio.to_thread(
             self._store.steps.claim,
-            step=version + 1,
+            step=self._next_version,
             limit=max(MAX_CLAIM, training.batch_size),
             min_count=training.batch_size,
             scored_before=scored_before,
@@ -345,11 +367,11 @@ class Orchestrator:
             return
         ids = [episode.episode_id for episode in batch.episodes]
         episodes = "1 episode" if len(ids) == 1 else f"{len(ids)} episodes"
-        self._say("training", f"version {version + 1} from {episodes}")
+        self._say("training", f"version {self._next_version} from {episodes}")
         await asyncio.to_thread(
             self._store.events.add,
             EventKind.STEP_STARTED,
-            {"step": version + 1, "episode_ids": ids},
+            {"step": self._next_version, "episode_ids": ids},
         )
         facts = batch_facts(
             batch.episodes,
@@ -363,7 +385,7 @@ class Orchestrator:
         )
         request = StepRequest(
             base_version=version,
-            target_version=version + 1,
+            target_version=self._next_version,
             samples=tuple(batch.samples),
             facts=facts,
         )
@@ -381,6 +403,8 @@ class Orchestrator:
             await self._say_unmoved(request, error)
         except VersionExistsError:
             logger.info("version %s exists already", request.target_version)  # adopted next turn
+        except DamagedCheckpointError as error:
+            await self._condemn(error)
         except ServiceError as error:
             # Not released here: the learner may still be at it. The next turn asks.
             await self._say_failed(request, str(error))
@@ -414,7 +438,12 @@ class Orchestrator:
         )
 
     async def _record(
-        self, result: StepResult | RollbackResult, *, save_s: float
+        self,
+        result: StepResult | RollbackResult,
+        *,
+        save_s: float,
+        adopted: bool = False,
+        publish: bool = True,
     ) -> dict[str, Any]:
         """Publish a finished checkpoint, record what made it, and return its row.
 
@@ -423,23 +452,21 @@ class Orchestrator:
         """
         self._say("publishing", f"version {result.target_version}")
         started = time.monotonic()
-        published = await self._publisher.swap(result.target_version)
+        new_warnings: Sequence[str] = ()
+        published = publish and await self._publisher.swap(result.target_version)
         times = PublishTimes(
             save_s=save_s, publish_s=time.monotonic() - started, published=published
         )
         if isinstance(result, RollbackResult):
             row = rollback_row(result, times)
-            await asyncio.to_thread(self._store.steps.commit, row, (), result.baselines)
         else:
             row = step_row(result, times)
             new_warnings = await asyncio.to_thread(self._watch, row)
-            await asyncio.to_thread(
-                self._store.steps.commit, row, result.completions, result.facts.baselines
-            )
-            if new_warnings and self._config.training.watch.action == "hold":
-                await self.pause("; ".join(new_warnings))
-            # After a crash in between they are claimed again, and measured again.
-            await asyncio.to_thread(self._store.steps.drop, result.stale_episode_ids, "stale")
+        # Episodes that were too stale are dropped after it: a crash in between measures them again.
+        await asyncio.to_thread(self._lineage.commit, result, row, adopted=adopted)
+        if new_warnings and self._config.training.watch.action == "hold":
+            await self.pause("; ".join(new_warnings))
+        self._next_version = max(self._next_version, result.target_version + 1)
         self._version = result.target_version
         if published:
             await self._publisher.announce(self._version, row["seconds"]["publish"])
@@ -468,9 +495,12 @@ class Orchestrator:
         try:
             self._require_kept(asked.version)  # a step may have ended since it was asked for
             answer = await self._learner.rollback(
-                RollbackRequest(version=asked.version, target_version=self._version + 1)
+                RollbackRequest(version=asked.version, target_version=self._next_version)
             )
             row = await self._record(answer.result, save_s=answer.save_s)
+        except DamagedCheckpointError as error:
+            self._refuse_rollback(error)
+            await self._condemn(error)
         except HermesTuiError as error:
             self._refuse_rollback(error)
         else:
