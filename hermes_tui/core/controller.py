@@ -21,6 +21,7 @@ from hermes_tui.core.turn_discovery import TurnDiscovery
 from hermes_tui.core.turn_history import TurnHistory
 from hermes_tui.core.turns import TurnRunner
 from hermes_tui_common.errors import HermesTuiError
+from hermes_tui_training.api.config import TrainingConfig
 
 TASK_ID = "chat"
 """Task of the sessions that a person starts with a message: they share one running baseline."""
@@ -31,10 +32,7 @@ class Controller:
 
     Args:
         backend: the stack.
-        grace_s: seconds until the trainer may claim a judged episode; it can surely be taken back
-            until then.
-        reward_range: lowest and highest reward.
-        max_staleness: versions that an episode may be behind to be trained.
+        training: what the trainer is set to; None is the defaults.
         clock: seconds since the epoch.
     """
 
@@ -42,9 +40,7 @@ class Controller:
         self,
         backend: Backend,
         *,
-        grace_s: float = 6.0,
-        reward_range: tuple[float, float] = (-1.0, 1.0),
-        max_staleness: int = 256,
+        training: TrainingConfig | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         context = ViewContext(backend=backend, clock=clock)
@@ -53,13 +49,7 @@ class Controller:
         self.state = context.state
         self.notifier = context.notifier
         self.rows = RowReader(context)
-        self.rewards = Rewards(
-            context,
-            self.rows,
-            grace_s=grace_s,
-            range_=reward_range,
-            max_staleness=max_staleness,
-        )
+        self.rewards = Rewards(context, self.rows, training or TrainingConfig())
         self.approvals = Approvals(context)
         self.log = LogReader(context)
         self.history = TurnHistory(context)

@@ -1,4 +1,4 @@
-"""Why something is not trained, in words."""
+"""Texts for the trainer's reasons why something is not trained."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hermes_tui.core.changes import ChatTurn
 from hermes_tui.core.models import EpisodeRow
 
-_WORDS = {
+_TEXTS = {
     "no_token_ids": "its upstream gave no tokens",
     "truncated": "cut off by max_tokens",
     "client_left": "broken off before its end",
@@ -22,14 +22,14 @@ _WORDS = {
 }
 
 
-def in_words(reason: str) -> str:
-    """Return the trainer's reason in words; one that is not known here, as it is."""
-    return _WORDS.get(reason, reason)
+def reason_text(reason: str) -> str:
+    """Return the text of the trainer's reason; one that is not known here, as it is."""
+    return _TEXTS.get(reason, reason)
 
 
-def reasons_in_words(reasons: Iterable[str]) -> str:
-    """Return several reasons in words, each once; empty for none."""
-    return ", ".join(in_words(reason) for reason in dict.fromkeys(reasons))
+def reasons_text(reasons: Iterable[str]) -> str:
+    """Return the texts of several reasons, each once; empty for none."""
+    return ", ".join(reason_text(reason) for reason in dict.fromkeys(reasons))
 
 
 def why_untrainable(episode: EpisodeRow, turns: Iterable[ChatTurn], max_staleness: int) -> str:
@@ -41,15 +41,15 @@ def why_untrainable(episode: EpisodeRow, turns: Iterable[ChatTurn], max_stalenes
         max_staleness: versions that an episode may be behind.
     """
     if episode.incomplete:
-        return in_words("incomplete")
+        return reason_text("incomplete")
     mine = [turn for turn in turns if turn.episode_id == episode.episode_id]
     reasons = [reason for turn in mine for reason in turn.untrainable]
     num_trainable = episode.num_trainable
     if num_trainable is None and reasons:
         num_trainable = sum(turn.num_trainable for turn in mine)
     if num_trainable == 0 and episode.num_completions != 0:
-        return reasons_in_words(reasons) or "nothing of it can be trained"
+        return reasons_text(reasons) or "nothing of it can be trained"
     if episode.staleness is not None and episode.staleness > max_staleness:
         allowed = f"{episode.staleness} versions behind, {max_staleness} are allowed"
-        return f"{in_words('stale')} ({allowed})"
+        return f"{reason_text('stale')} ({allowed})"
     return ""

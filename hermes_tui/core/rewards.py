@@ -11,9 +11,10 @@ from typing import Literal
 from hermes_tui.core.changes import Notice
 from hermes_tui.core.context import ViewContext
 from hermes_tui.core.models import EpisodeRow
-from hermes_tui.core.reasons import in_words, why_untrainable
+from hermes_tui.core.reasons import reason_text, why_untrainable
 from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.row_reader import RowReader
+from hermes_tui_training.api.config import TrainingConfig
 from hermes_tui_training.api.protocol import MAX_FEEDBACK_CHARS
 
 
@@ -35,24 +36,16 @@ class Rewards:
     Args:
         context: the stack, and the episodes that are known.
         rows: reads an episode's session again after a reward.
-        grace_s: seconds until the trainer may claim a judged episode; it can surely be taken back
-            until then.
-        range_: lowest and highest reward.
-        max_staleness: versions that an episode may be behind to be trained.
+        training: the range of rewards, how long one can surely be taken back, and how many versions
+            an episode may be behind.
     """
 
-    def __init__(
-        self,
-        context: ViewContext,
-        rows: RowReader,
-        *,
-        grace_s: float = 6.0,
-        range_: tuple[float, float] = (-1.0, 1.0),
-        max_staleness: int = 256,
-    ) -> None:
-        self.grace_s = grace_s
-        self.range = range_
-        self._max_staleness = max_staleness
+    def __init__(self, context: ViewContext, rows: RowReader, training: TrainingConfig) -> None:
+        self.grace_s = training.reward.grace_s
+        """Seconds until the trainer may claim a judged episode."""
+        self.range = training.reward.range
+        """Lowest and highest reward."""
+        self._max_staleness = training.max_staleness
         self._backend = context.backend
         self._state = context.state
         self._notifier = context.notifier
@@ -95,7 +88,7 @@ class Rewards:
                     refusal=f"{name} is {where}{step} already: send another message first",
                 )
             case "dropped":
-                untrainable = in_words(episode.dropped_reason) or "it was dropped"
+                untrainable = reason_text(episode.dropped_reason) or "it was dropped"
             case _:
                 turns = self._state.turns.get(episode.session_id, ())
                 untrainable = why_untrainable(episode, turns, self._max_staleness)

@@ -14,7 +14,7 @@ from hermes_tui.core.models import (
     Token,
     TrainerRow,
 )
-from hermes_tui.core.reasons import in_words, reasons_in_words
+from hermes_tui.core.reasons import reason_text, reasons_text
 from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.sanitize import clean, one_line, visible
 from hermes_tui.core.stack_status import ProcessStatus
@@ -52,7 +52,7 @@ def episode_text(episode: EpisodeRow) -> str:
     if episode.state == "trained" and episode.step is not None:
         words[0] = f"trained at step {episode.step}"
     elif episode.state == "dropped":
-        reason = in_words(episode.dropped_reason)
+        reason = reason_text(episode.dropped_reason)
         words[0] = f"not trained: {reason or 'dropped'}"
     if episode.reward is not None:
         words.append(f"reward {reward_text(episode.reward)}")
@@ -76,7 +76,7 @@ def turn_text(turn: ChatTurn) -> str:
         words.append(f"policy v{turn.policy_version}")
     if turn.untrainable:
         what = "not all of it will" if turn.num_trainable else "will not"
-        words.append(f"{what} be trained: {reasons_in_words(turn.untrainable)}")
+        words.append(f"{what} be trained: {reasons_text(turn.untrainable)}")
     return ", ".join(words)
 
 

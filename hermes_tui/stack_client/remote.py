@@ -59,13 +59,7 @@ PAGE = 1000
 def make_controller(config: Config) -> Controller:
     """Return the use cases over the real stack; makes the run directory, and starts nothing."""
     RunDir.of(config).create()
-    reward = config.training.reward
-    return Controller(
-        RemoteBackend(config),
-        grace_s=reward.grace_s,
-        reward_range=reward.range,
-        max_staleness=config.training.max_staleness,
-    )
+    return Controller(RemoteBackend(config), training=config.training)
 
 
 class RemoteBackend:

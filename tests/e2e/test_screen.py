@@ -63,7 +63,7 @@ async def test_talk_judge_learn_stop(tmp_path: Path, run_dir: Path) -> None:
         environ={},
         cwd=tmp_path,
     )
-    controller = Controller(RemoteBackend(config), grace_s=0.5)
+    controller = Controller(RemoteBackend(config), training=config.training)
     app = HermesTui(controller, ScreenSettings(folder=tmp_path))
     async with app.run_test(size=(120, 40)) as pilot:
         await wait(pilot, lambda: isinstance(app.screen, MainScreen), START_S)

@@ -19,7 +19,7 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from hermes_tui.core.models import EpisodeDetail, Token
-from hermes_tui.core.reasons import in_words
+from hermes_tui.core.reasons import reason_text
 from hermes_tui.core.sanitize import one_line, shorten, visible
 from hermes_tui.tui.keys import bindings
 from hermes_tui.tui.messages import CopyRequested, CursorMoved, ExportRequested, FindRequested
@@ -87,7 +87,7 @@ class TokenView(ActionOwner, ImmediateScroll, ScrollView, can_focus=True):
     def dropped(self) -> str:
         """Why the episode will never be trained; empty while it may be."""
         row = self._detail.row if self._detail else None
-        return in_words(row.dropped_reason) if row and row.state == "dropped" else ""
+        return reason_text(row.dropped_reason) if row and row.state == "dropped" else ""
 
     def show(self, detail: EpisodeDetail) -> None:
         """Show a recorded episode, and the live tokens that are not recorded yet."""

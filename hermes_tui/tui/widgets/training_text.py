@@ -9,7 +9,7 @@ from textual.content import Content
 
 from hermes_tui.core.collapse import collapse, repeats
 from hermes_tui.core.models import CanaryRow, StepRow, TrainerRow
-from hermes_tui.core.reasons import in_words
+from hermes_tui.core.reasons import reason_text
 from hermes_tui.core.sanitize import clean, one_line, shorten
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.widgets.formatting import line, literal, number, signed, sparkline
@@ -100,7 +100,7 @@ def untrained(view: ViewState) -> Content:
     if not counts:
         return Content.assemble(_name("skipped"), ("nothing: all that was said may train", "dim"))
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    text = " · ".join(f"{count}× {in_words(reason)}" for reason, count in ordered)
+    text = " · ".join(f"{count}× {reason_text(reason)}" for reason, count in ordered)
     return Content.assemble(_name("skipped"), line(f"✗ {text}"))
 
 

@@ -15,7 +15,7 @@ from textual.widgets import Static
 
 from hermes_tui.core.changes import ChatTurn, Part, TextPart
 from hermes_tui.core.models import EpisodeRow
-from hermes_tui.core.reasons import in_words, reasons_in_words
+from hermes_tui.core.reasons import reason_text, reasons_text
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.tui.widgets.formatting import PART, by_parts, literal, signed_reward, state
 from hermes_tui.tui.widgets.markdown_chunks import chunk_starts, next_chunk_start
@@ -55,7 +55,7 @@ def badge(turn: ChatTurn, status: TurnStatus) -> Content:
 
 
 def _episode_badge(turn: ChatTurn, episode: EpisodeRow, status: TurnStatus) -> Content:
-    why = reasons_in_words(turn.untrainable)
+    why = reasons_text(turn.untrainable)
     if why and turn.num_trainable:
         return _status_badge(episode, status) + _dim(f" · not all of it: {why}")
     if why and episode.state not in ("claimed", "dropped"):
@@ -71,7 +71,7 @@ def _status_badge(episode: EpisodeRow, status: TurnStatus) -> Content:
         case "claimed":
             return state("claimed", "in the step that runs") + _dim(f" · {score}")
         case "dropped":
-            reason = in_words(episode.dropped_reason) or "dropped"
+            reason = reason_text(episode.dropped_reason) or "dropped"
             return state("dropped", f"not trained: {reason}")
     if episode.state == "scored":
         when = (

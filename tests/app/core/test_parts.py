@@ -17,6 +17,7 @@ from hermes_tui.core.row_reader import RowReader
 from hermes_tui.core.turn_history import TurnHistory
 from hermes_tui_common.errors import ApiError, HermesTuiError, RefusedError
 from hermes_tui_services.api.events import ApprovalRequested
+from hermes_tui_training.api.config import RewardConfig, TrainingConfig
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ async def test_rewards_can_be_undone_until_the_grace_is_over(
     await rows.read_all()
     context.state.selected = "s"
     context.notifier.action_label = {"score_undo": "u"}.__getitem__
-    rewards = Rewards(context, rows, grace_s=3.0)
+    rewards = Rewards(context, rows, TrainingConfig(reward=RewardConfig(grace_s=3.0)))
     changes = heard(context)
     await rewards.score(0.5)
     scored = context.state.episode(episode_id)
@@ -91,7 +92,8 @@ async def test_a_reward_outside_the_range_is_refused(
     await rows.read_all()
     context.state.selected = "s"
     changes = heard(context)
-    await Rewards(context, rows, range_=(0.0, 1.0)).score(-1.0)
+    training = TrainingConfig(reward=RewardConfig(range=(0.0, 1.0)))
+    await Rewards(context, rows, training).score(-1.0)
     assert notices(changes) == [("a reward lies between +0.0 and +1.0; -1.0 does not", "warning")]
     assert not [call for call in backend.calls if call[0] == "set_reward"]
 

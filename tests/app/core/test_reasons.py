@@ -8,7 +8,7 @@ import pytest
 
 from hermes_tui.core.changes import ChatTurn
 from hermes_tui.core.models import EpisodeRow
-from hermes_tui.core.reasons import in_words
+from hermes_tui.core.reasons import reason_text
 from hermes_tui.plain.formatting import turn_text
 from hermes_tui.tui.widgets.turn_view import TurnStatus, badge
 from hermes_tui_training.api.types import UntrainableReason
@@ -19,11 +19,11 @@ OF_EPISODES = ("incomplete", "non_finite")
 
 @pytest.mark.parametrize("reason", [*get_args(UntrainableReason), *OF_EPISODES])
 def test_a_reason_has_words(reason: str) -> None:
-    assert " " in in_words(reason)
+    assert " " in reason_text(reason)
 
 
 def test_an_unknown_reason_is_shown_as_it_is() -> None:
-    assert in_words("sunspots") == "sunspots"
+    assert reason_text("sunspots") == "sunspots"
 
 
 @pytest.mark.parametrize(

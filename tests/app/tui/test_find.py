@@ -162,7 +162,7 @@ def test_a_break_says_why_and_marks_the_first_token_that_differs(tmp_path: Path)
     assert {row[0] for row in rows[1:]} == {"1", "2"}
 
 
-async def test_the_first_difference_is_said_in_words_too(tmp_path: Path) -> None:
+async def test_the_first_difference_is_said_as_text_too(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
     broken(backend)
     async with running(app) as pilot:
