@@ -26,7 +26,7 @@ from hermes_tui_services.api.config import (
     UpstreamConfig,
     WorkerRole,
 )
-from hermes_tui_services.api.events import ApprovalRequested
+from hermes_tui_services.api.events import ApprovalRequested, ReasoningArrived
 from hermes_tui_services.data_proxy.app import create_app as data_proxy_app
 from hermes_tui_services.gateway.app import create_app as gateway_app
 from hermes_tui_services.router.app import create_app as router_app
@@ -53,8 +53,8 @@ class ScriptedAgent:
     """Does what its message says: words are streamed, words with a colon are commands.
 
     ``tool:NAME`` calls a tool and gives it a result, ``wait:GATE`` waits until the gate is open,
-    ``ask:ID`` asks a person and goes on, ``late:ID`` has asked one too long ago, ``fail:TEXT``
-    raises.
+    ``ask:ID`` asks a person and goes on, ``late:ID`` has asked one too long ago, ``think:TEXT``
+    reasons, ``reply:TEXT`` makes the reply another one than was streamed, ``fail:TEXT`` raises.
     """
 
     seen: list[AgentRequest] = field(default_factory=list)
@@ -85,12 +85,16 @@ class ScriptedAgent:
                         expires_at=time.time() + (60 if command == "ask" else -1),
                     )
                 )
+            elif command == "think":
+                emitter.push(ReasoningArrived(text=argument))
+            elif command == "reply":
+                text = [argument]
             elif command == "tool":
                 await emitter.emit_tool_call(argument, '{"a": 1}')
                 await emitter.emit_tool_result(argument, "done")
             else:
+                await emitter.emit_delta(f" {word}" if text else word)
                 text.append(word)
-                await emitter.emit_delta(f"{word} ")
         return AgentResponse(summary=" ".join(text), metadata={"usage": {"total_tokens": 3}})
 
     async def _wait(self, session_key: str, gate: str) -> None:

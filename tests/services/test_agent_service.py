@@ -13,6 +13,8 @@ import httpx
 import openai
 import pytest
 from fakes.roles import ADMIN_KEY, HEADERS, Chain, chain, eventually
+from openai.lib.streaming.responses import AsyncResponseStream
+from openai.types.responses import ResponseStreamEvent
 
 from hermes_tui_services.api.agent import AgentRequest
 from hermes_tui_services.api.events import TextArrived, TurnEvent
@@ -50,8 +52,9 @@ async def test_a_turn_as_json_has_the_shape_of_areal(one: Chain) -> None:
     assert body["metadata"]["run_id"].startswith("run-")
     assert body["usage"] == {"total_tokens": 3}
     message, call = body["output"]
-    text = [{"type": "output_text", "text": "hello world"}]
-    assert message == {"type": "message", "role": "assistant", "content": text}
+    assert (message["type"], message["role"]) == ("message", "assistant")
+    (part,) = message["content"]
+    assert (part["type"], part["text"]) == ("output_text", "hello world")
     assert (call["type"], call["name"], call["arguments"]) == ("function_call", "look", '{"a": 1}')
     assert call["call_id"]
 
@@ -61,18 +64,26 @@ async def test_a_turn_as_a_stream_tells_everything_in_order(one: Chain) -> None:
     events = sse_events(answer.text)
     assert [event["type"] for event in events] == [
         "response.created",
+        "response.output_item.added",
+        "response.content_part.added",
         "response.output_text.delta",
+        "response.output_item.added",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_item.done",
         "response.function_call",
         "response.function_call_output",
         "response.output_text.delta",
         "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
         "response.completed",
     ]
-    assert [event["sequence_number"] for event in events] == list(range(7))
-    assert events[2]["call_id"] == events[3]["call_id"]
-    assert events[3]["output"] == "done"
-    assert events[5]["text"] == "hello world"
-    assert events[6]["response"]["output"][0]["content"][0]["text"] == "hello world"
+    assert [event["sequence_number"] for event in events] == list(range(15))
+    assert events[8]["call_id"] == events[9]["call_id"]
+    assert events[9]["output"] == "done"
+    assert events[11]["text"] == "hello world"
+    assert events[14]["response"]["output"][0]["content"][0]["text"] == "hello world"
 
 
 async def test_the_first_delta_comes_while_the_turn_still_runs(one: Chain) -> None:
@@ -81,7 +92,7 @@ async def test_the_first_delta_comes_while_the_turn_still_runs(one: Chain) -> No
         lines = answer.aiter_lines()
         async with asyncio.timeout(5):
             async for line in lines:
-                if '"delta": "early ' in line:
+                if '"delta": "early"' in line:
                     break
         one.agent.open("gate")
         rest = [line async for line in lines]
@@ -397,6 +408,87 @@ async def test_the_openai_client_talks_to_the_agent(one: Chain) -> None:
         assert [model.id async for model in client.models.list()] == ["hermes-agent"]
 
 
+async def test_the_stream_helper_of_the_openai_client_puts_a_turn_together(one: Chain) -> None:
+    async with openai.AsyncOpenAI(
+        base_url=f"{one.gateway}/v1", api_key=ADMIN_KEY, max_retries=0
+    ) as client:
+        said, arguments = "", ""
+        async with client.responses.stream(
+            model="m", input="think:hm hello tool:look world tool:again", user="u"
+        ) as stream:
+            async for event in stream:
+                if event.type == "response.output_text.delta":
+                    said += event.delta
+                    assert event.snapshot == said
+                elif event.type == "response.function_call_arguments.delta":
+                    arguments += event.delta
+            final = await stream.get_final_response()
+        assert final.output_text == said == "hello world"
+        assert [item.type for item in final.output] == [
+            "message",
+            "reasoning",
+            "function_call",
+            "function_call",
+        ]
+        calls = [item for item in final.output if item.type == "function_call"]
+        assert [call.name for call in calls] == ["look", "again"]
+        assert "".join(call.arguments for call in calls) == arguments
+        assert {item.status for item in final.output} == {"completed"}
+
+
+async def test_a_joined_turn_is_a_response_stream_of_the_openai_client(one: Chain) -> None:
+    async with openai.AsyncOpenAI(base_url=one.gateway, api_key=ADMIN_KEY, max_retries=0) as client:
+        sent = asyncio.create_task(one.say("hello tool:look wait:gate world"))
+        await eventually(lambda: one.agent.waiting)
+        raw = await client.get(
+            f"/sessions/{path_key(KEY)}/events",
+            cast_to=ResponseStreamEvent,  # type: ignore[arg-type]  # as the client's own calls do
+            stream=True,
+            stream_cls=openai.AsyncStream[ResponseStreamEvent],
+        )
+        stream = AsyncResponseStream(
+            raw_stream=raw,
+            text_format=openai.omit,
+            input_tools=openai.omit,
+            starting_after=None,
+        )
+        one.agent.open("gate")
+        final = await stream.get_final_response()
+        await stream.close()
+    assert final.output_text == "hello world"
+    message, call = (await sent).json()["output"]
+    assert [item.id for item in final.output] == [message["id"], call["id"]]
+    assert call.items() <= final.output[1].to_dict().items()
+    assert message["content"][0]["text"] == final.output_text
+
+
+async def test_every_streamed_item_is_the_one_in_the_whole_response(one: Chain) -> None:
+    text = "think:hm hello tool:look think:so world reply:other"
+    events = sse_events((await one.say(text, stream=True)).text)
+    made: list[dict[str, Any]] = []
+    for event in events:
+        match event["type"].removeprefix("response."):
+            case "output_item.added":
+                assert event["output_index"] == len(made)
+                made.append(event["item"])
+            case "content_part.added":
+                item = made[event["output_index"]]
+                assert event["item_id"] == item["id"]
+                assert event["content_index"] == len(item["content"])
+                item["content"].append(event["part"])
+            case "output_text.delta" | "reasoning_text.delta":
+                made[event["output_index"]]["content"][0]["text"] += event["delta"]
+            case "function_call_arguments.delta":
+                made[event["output_index"]]["arguments"] += event["delta"]
+            case "output_text.done" | "reasoning_text.done":
+                assert event["text"] == made[event["output_index"]]["content"][0]["text"]
+            case "output_item.done":
+                made[event["output_index"]]["status"] = event["item"]["status"]
+                assert event["item"] == made[event["output_index"]]
+    assert made == events[-1]["response"]["output"]
+    assert made[0]["content"][0]["text"] == "hello world\n\nother"
+
+
 async def test_null_asks_for_the_default(one: Chain) -> None:
     nulls = {"stream": None, "n": None, "user": None, "temperature": None, "metadata": None}
     said = [{"role": "user", "content": "x"}]
@@ -418,7 +510,7 @@ async def test_chat_streams_chunks(one: Chain) -> None:
     chunks = sse_events(answer.text)
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
     text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
-    assert text == "a b "
+    assert text == "a b"
     assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
     assert chunks[-1]["usage"]["total_tokens"] == 3
     assert answer.text.endswith("data: [DONE]\n\n")

@@ -158,9 +158,17 @@ def _without_settled(events: Iterable[TurnEvent]) -> list[TurnEvent]:
 
 
 def _events_of(row: TurnRow) -> Iterator[TurnEvent]:
+    *earlier, _ = [m.get("content") or "" for m in row.messages if m["role"] == "assistant"] or [""]
+    # The reply of an agent that streams may hold all that it said before its calls, too.
+    repeated = "".join(row.summary.split()).startswith("".join("".join(earlier).split()))
+    skipped, gap = len(earlier) if repeated else 0, ""
     for message in row.messages[1:]:
         if message["role"] == "assistant":
-            yield TextArrived(text=message.get("content") or "")
+            text = message.get("content") or ""
+            if text and skipped <= 0:
+                yield TextArrived(text=gap + text)
+                gap = "\n\n"
+            skipped -= 1
             for call in message.get("tool_calls", ()):
                 function = call["function"]
                 yield ToolCalled(

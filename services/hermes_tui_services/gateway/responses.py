@@ -25,21 +25,27 @@ from hermes_tui_services.api.events import (
     TurnStarted,
     approval_to_json,
 )
+from hermes_tui_services.gateway.output_items import OutputItems
 
 
 @dataclass(slots=True, kw_only=True)
 class ResponseBuilder:
-    """Makes an OpenAI response of a turn's events."""
+    """Makes an OpenAI response of a turn's events.
+
+    The stream has OpenAI's whole grammar, and AReaL's events ``response.function_call`` and
+    ``response.function_call_output`` beside it.
+    """
 
     model: str
     response_id: str = field(default_factory=lambda: f"resp-{secrets.token_hex(6)}")
     created_at: int = field(default_factory=lambda: int(time.time()))
-    texts: list[str] = field(default_factory=list)
-    calls: list[dict[str, Any]] = field(default_factory=list)
     error: ApiError | None = None
-    summary: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
+    _items: OutputItems = field(init=False)
     _sequence: int = -1
+
+    def __post_init__(self) -> None:
+        self._items = OutputItems(event=self._event)
 
     def add(self, event: TurnEvent) -> Iterator[dict[str, Any]]:
         """Add an event and yield the response events for it."""
@@ -47,13 +53,12 @@ class ResponseBuilder:
             case TurnStarted():
                 yield self._begin(event)
             case TextArrived(text=text):
-                self.texts.append(text)
-                yield self._event("response.output_text.delta", delta=text)
+                yield from self._items.add_text(text)
             case ReasoningArrived(text=text):
-                yield self._event("response.reasoning_text.delta", delta=text)
+                yield from self._items.add_reasoning(text)
             case ToolCalled(call_id=call_id, name=name, arguments=arguments):
+                yield from self._items.add_call(call_id, name, arguments)
                 call = {"name": name, "arguments": arguments, "call_id": call_id}
-                self.calls.append({"type": "function_call", **call})
                 yield self._event("response.function_call", **call)
             case ToolReturned(call_id=call_id, name=name, output=output):
                 result = {"call_id": call_id, "name": name, "output": output}
@@ -63,47 +68,37 @@ class ResponseBuilder:
             case ApprovalAnswered():
                 yield self._event("response.approval_answered", **approval_to_json(event))
             case TurnCompleted():
-                yield from self._finish(event)
+                self.metadata |= event.metadata
+                status = "incomplete" if event.incomplete_reason else "completed"
+                yield from self._items.finish(event.text, status)
+                yield self._event("response.completed", response=self.response("completed"))
             case TurnFailed():
                 self.error = event.error()
                 yield self._event("response.failed", response=self.response("failed"))
 
     def _begin(self, event: TurnStarted) -> dict[str, Any]:
-        self.metadata["run_id"] = event.run_id
+        self.metadata["run_id"] = self._items.run_id = event.run_id
         joined = {"input": event.message, "started_at": event.started_at} if event.message else {}
         return self._event("response.created", response=self.response("in_progress"), **joined)
 
-    def _finish(self, event: TurnCompleted) -> Iterator[dict[str, Any]]:
-        self.summary = event.text
-        self.metadata |= event.metadata
-        if self.summary and not self.texts:  # an agent that does not stream
-            yield self._event("response.output_text.delta", delta=self.summary)
-        yield self._event("response.output_text.done", text=self.text)
-        yield self._event("response.completed", response=self.response("completed"))
-
-    @property
-    def text(self) -> str:
-        """The reply; while the turn runs, the part that has arrived."""
-        return self.summary or "".join(self.texts)
-
     def response(self, status: str) -> dict[str, Any]:
         """Return the response object."""
-        output: list[dict[str, Any]] = []
-        if self.text:
-            content = [{"type": "output_text", "text": self.text}]
-            output.append({"type": "message", "role": "assistant", "content": content})
         metadata = {name: v for name, v in self.metadata.items() if name not in LIFTED}
         response = {
             "id": self.response_id,
             "object": "response",
             "created_at": self.created_at,
             "status": status,
-            "output": output + self.calls,
+            "output": list(self._items.items),
             "model": self.model,
             "metadata": metadata,
             "usage": self.metadata.get("usage"),
             "incomplete_details": self.metadata.get("incomplete_details"),
             "error": None,
+            # Fields that the official clients' types require.
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
         }
         if self.error:
             response["error"] = self.error.body()["error"]
