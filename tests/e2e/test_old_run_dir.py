@@ -46,7 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Served]:
-    command = [sys.executable, "-P", "-m", "hermes_tui.cli.main", "--serve"]
+    # The running mean that was the default then: its values in the old checkpoints go on.
+    decay = "training.reward.baseline_decay=0.9"
+    command = [sys.executable, "-P", "-m", "hermes_tui.cli.main", "--serve", decay]
     with Served(command, folder / "run-dir", cwd=folder) as served:
         served.wait_for("ready", START_S)
         yield served

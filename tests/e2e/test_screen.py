@@ -75,7 +75,7 @@ async def test_talk_judge_learn_stop(tmp_path: Path, run_dir: Path) -> None:
         await wait(pilot, lambda: tokens(app).current is not None, TURN_S)
         await pilot.press("f3")
         await wait(pilot, lambda: "trained at step 1" in badge(pilot), TURN_S)
-        assert controller.state.trainer.policy_version == 1
+        await wait(pilot, lambda: controller.state.trainer.policy_version == 1, TURN_S)
         lesson = main(app).query_one("#training-text")
         await wait(pilot, lambda: "▲" in str(lesson.render()), TURN_S)
         await pilot.press("ctrl+q", "s")

@@ -73,16 +73,16 @@ async def test_a_question_survives_the_view_that_caused_it(
         await eventually(lambda: lost.state.pending_approvals, TURN_S)
         sending.cancel()  # its line was cut
     async with view(config) as one, view(config) as two:
-        two.listen(hear)
+        two.notifier.listen(hear)
         await eventually(lambda: all(view.state.pending_approvals for view in (one, two)), TURN_S)
         question = one.state.approval_queue[0]
         assert "rm -rf nothing" in question.question
         session_id = question.session_id
         assert one.state.title(session_id) == "clean up"
         theirs = two.state.approval_queue[0]
-        await one.approve(question, "once")
+        await one.approvals.answer(question, "once")
         await eventually(lambda: not two.state.pending_approvals)
-        await two.approve(theirs, "deny")
+        await two.approvals.answer(theirs, "deny")
         assert notices == [
             "answered in another view: once",
             "The question was answered already: once.",
