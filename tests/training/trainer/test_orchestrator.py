@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
@@ -46,6 +47,8 @@ async def test_a_reward_becomes_served_weights_and_a_row(bench: Bench) -> None:
     assert bench.engine.swaps == [1]
     assert bench.store.meta.get("baselines") == pytest.approx({"t": 0.1, "": 0.1})
     (row,) = bench.store.steps.rows()
+    lines = (bench.root / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [row]
     contract = (
         "step policy_version episode_ids reward_mean advantage_mean baseline loss grad_norm "
         "learning_rate clip_frac rejected_frac kl_behavior entropy num_trained_tokens "

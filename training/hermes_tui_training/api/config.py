@@ -173,6 +173,17 @@ class WatchConfig(Section):
     pause training, with the reason, when one begins."""
 
 
+MetricsLogger = Literal["tensorboard", "trackio", "wandb"]
+"""A library that plots the numbers of steps; used when it is installed and named here."""
+
+
+class MetricsConfig(Section):
+    """``[training.metrics]``: where the numbers of steps go beside ``metrics.jsonl``."""
+
+    loggers: tuple[MetricsLogger, ...] = ()
+    """Libraries that get them too, each when it is installed: its own settings and login count."""
+
+
 class CheckpointConfig(Section):
     """``[training.checkpoint]``: what is kept on disk, so that one can go back."""
 
@@ -241,6 +252,7 @@ class TrainingConfig(Section):
     lora: LoraConfig = LoraConfig()
     loss: LossConfig = LossConfig()
     watch: WatchConfig = WatchConfig()
+    metrics: MetricsConfig = MetricsConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     store: StoreConfig = StoreConfig()
     canary: CanaryConfig = CanaryConfig()

@@ -22,7 +22,6 @@ from hermes_tui_common.errors import HermesTuiError, ServiceError, TrainingError
 from hermes_tui_training.algorithm.groups import waiting_text
 from hermes_tui_training.algorithm.metrics import PublishTimes, batch_facts, rollback_row, step_row
 from hermes_tui_training.algorithm.step_batch import make_step_batch
-from hermes_tui_training.algorithm.watch import WINDOW, reply_health, warnings_of
 from hermes_tui_training.api.config import TrainerRole
 from hermes_tui_training.api.learner import (
     NonFiniteError,
@@ -39,7 +38,9 @@ from hermes_tui_training.store.checkpoint_check import DamagedCheckpointError
 from hermes_tui_training.store.store import Store
 from hermes_tui_training.trainer.learner_client import LearnerClient, LearnerGoneError
 from hermes_tui_training.trainer.lineage import Lineage
+from hermes_tui_training.trainer.metrics_log import MetricsLog
 from hermes_tui_training.trainer.publisher import Publisher
+from hermes_tui_training.trainer.step_watch import watch_step
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class Orchestrator:
         self._config = config
         self._publisher = Publisher(store, engine, config)
         self._lineage = Lineage(store, config.checkpoints)
+        self._metrics = MetricsLog(config.database.parent, config.training.metrics)
         self._learner = learner or LearnerClient(
             config.learner_run_file, config.admin_key.get_secret_value()
         )
@@ -126,6 +128,8 @@ class Orchestrator:
         except TrainingError as error:
             # Serving goes on without it; the loop tries again and shows the reason.
             logger.error("the current version could not be established: %s", error)
+        rows = await asyncio.to_thread(self._store.steps.rows, limit=-1)
+        await asyncio.to_thread(self._metrics.catch_up, rows)
         await self._publisher.look()
         await self._publish()
         self._idle_since = time.monotonic()
@@ -461,31 +465,17 @@ class Orchestrator:
             row = rollback_row(result, times)
         else:
             row = step_row(result, times)
-            new_warnings = await asyncio.to_thread(self._watch, row)
+            new_warnings = await asyncio.to_thread(watch_step, self._store, row)
         # Episodes that were too stale are dropped after it: a crash in between measures them again.
         await asyncio.to_thread(self._lineage.commit, result, row, adopted=adopted)
         if new_warnings and self._config.training.watch.action == "hold":
             await self.pause("; ".join(new_warnings))
         self._next_version = max(self._next_version, result.target_version + 1)
+        await asyncio.to_thread(self._metrics.write, row)
         self._version = result.target_version
         if published:
             await self._publisher.announce(self._version, row["seconds"]["publish"])
         return row
-
-    def _watch(self, row: dict[str, Any]) -> list[str]:
-        """Add to a step's row what recent replies have in common; return warnings that begin."""
-        health = reply_health(self._store.completions.recent_replies(2 * WINDOW))
-        earlier = self._store.steps.rows()
-        warnings = warnings_of(health, [*earlier, row])
-        row["reply_alike_frac"] = health.alike_frac
-        row["reply_repetition"] = health.repetition
-        row["reply_length_mean"] = health.length_mean
-        row["warnings"] = warnings
-        known = (earlier[-1].get("warnings") or {}) if earlier else {}
-        begun = [text for name, text in warnings.items() if name not in known]
-        for text in begun:
-            logger.warning("step=%s: %s", row["step"], text)
-        return begun
 
     # -- rollback -----------------------------------------------------------------------------
 
