@@ -52,6 +52,11 @@ class RunDir:
         """Bytes that are free on its disk."""
         return shutil.disk_usage(self.existing).free
 
+    def workdir(self, config: Config) -> Path:
+        """Return the directory under which each session's commands run; absolute."""
+        chosen = config.services.agent.workdir
+        return Path(os.path.abspath(Path(chosen).expanduser())) if chosen else self.work
+
     @property
     def keys(self) -> Path:
         """``keys.json``, mode 0600."""

@@ -34,7 +34,7 @@ class StartStage:
     process: str
     """Process name, or ``model`` while the embedded model is prepared."""
     state: str
-    """A process state: starting, ready, failed."""
+    """A process state: starting, ready, failed; or waiting, for another process."""
     text: str = ""
     """What it is doing, in a few words."""
 
@@ -49,6 +49,8 @@ class StackInfo:
     """Whether it has a trainer; without one nothing is recorded or scored."""
     model: str
     """The model's short name."""
+    workdir: str = ""
+    """Directory under which each session's commands run; empty when the agent runs none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

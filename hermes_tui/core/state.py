@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from hermes_tui.core.changes import ChatTurn, PendingApproval
 from hermes_tui.core.log_buffer import LogLines
@@ -19,6 +20,7 @@ from hermes_tui.core.models import (
 )
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.core.stack_status import ProcessStatus, SystemSample
+from hermes_tui_services.api.workdirs import session_dir
 
 MAX_SAMPLES = 60
 """Samples of the machine kept for the screen: two minutes of them."""
@@ -180,6 +182,12 @@ class ViewState:
         """Return the session of an approval, as ``“title”``; empty for the open one."""
         other = request.session_id != self.selected
         return f"“{self.title(request.session_id)}”" if other else ""
+
+    def directory(self, session_id: str) -> str:
+        """Return where a session's commands run; empty when the agent runs none."""
+        if not self.info.workdir or not session_id:
+            return self.info.workdir
+        return str(session_dir(Path(self.info.workdir), session_id))
 
     def siblings(self) -> dict[str, tuple[int, int]]:
         """Return (number, from 1; how many) of each session that has siblings."""

@@ -17,7 +17,7 @@ from hermes_tui.config.paths import RunDir
 from hermes_tui.config.secrets import read_keys
 from hermes_tui.config.settings import Config
 from hermes_tui.core.changes import TrainerEvent
-from hermes_tui.core.control_api import ControlEvent, ProcessChanged
+from hermes_tui.core.control_api import ControlEvent, ProcessChanged, StackStarting
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.errors import NotRunningError, StackStoppedError
 from hermes_tui.core.models import (
@@ -35,6 +35,7 @@ from hermes_tui.core.models import (
 from hermes_tui.core.stack_status import ProcessStatus, SystemSample
 from hermes_tui.stack_client.control import ControlClient
 from hermes_tui.stack_client.launch import ensure_supervisor, find_supervisor, stop_supervisor
+from hermes_tui.supervisor.specs import StackPlan
 from hermes_tui_common.errors import RefusedError, ServiceError, UnreachableError
 from hermes_tui_common.http import SkippedEvents
 from hermes_tui_common.serving import write_private
@@ -87,15 +88,21 @@ class RemoteBackend:
         """Attach, starting the stack when none runs."""
 
         def on_event(event: ControlEvent) -> None:
+            if isinstance(event, StackStarting) and (keys := read_keys(self._run_dir)):
+                plan = StackPlan(config=self._config, run_dir=self._run_dir, keys=keys)
+                for spec in plan.specs():  # those that wait for others have no event yet
+                    report(StartStage(process=spec.name, state="waiting"))
             if isinstance(event, ProcessChanged):
                 text = "" if event.reason == event.state else event.reason or ""
                 report(StartStage(process=event.name, state=event.state, text=text))
 
         await self._attach(await ensure_supervisor(self._config, on_event))
+        has_tools = bool(self._config.services.agent.enabled_toolsets)
         return StackInfo(
             run_dir=str(self._run_dir.root),
             training=self._inference is not None,
             model=Path(self._config.model.path).name or self._config.model.path,
+            workdir=str(self._run_dir.workdir(self._config)) if has_tools else "",
         )
 
     async def _attach(self, control: ControlClient) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import SecretStr
 
@@ -107,7 +106,6 @@ class StackPlan:
     def _worker(self, index: int) -> ProcessSpec:
         name = f"worker-{index}"
         agent = self.config.services.agent
-        workdir = Path(agent.workdir).expanduser() if agent.workdir else self.run_dir.work
         return ProcessSpec(
             name=name,
             role=WORKER,
@@ -118,7 +116,7 @@ class StackPlan:
                 agent=agent,
                 upstream=self.config.upstream,
                 home=self.run_dir.root / "hermes" / name,
-                workdir=workdir.absolute(),
+                workdir=self.run_dir.workdir(self.config),
             ),
         )
 

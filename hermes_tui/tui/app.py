@@ -6,9 +6,11 @@ import asyncio
 import gc
 import json
 import os
+import shlex
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -27,6 +29,7 @@ from hermes_tui.core.sanitize import clean
 from hermes_tui.tui.clipboard import copy
 from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import Keys, bindings, resolve
+from hermes_tui.tui.last_words import goes_on, not_sent
 from hermes_tui.tui.messages import ActionPressed, CopyRequested
 from hermes_tui.tui.palette import ActionsProvider, Palette
 from hermes_tui.tui.screens.action_screen import ActionScreen
@@ -55,6 +58,12 @@ FINISH_S = 0.5
 NUM_FINISH_POLLS = 50
 """How often it checks within that time."""
 
+TITLES_S = 2.0
+"""Seconds that the main screen waits for the sessions' titles; later ones appear in it."""
+
+KEYS_WITHOUT_TEXT = frozenset({"escape", "tab", "shift+tab", "up", "down", "pageup", "pagedown"})
+"""Keys that are not kept for the prompt: they would leave it, or recall another message."""
+
 DOUBLE_PRESS_S = 2.0
 """Two presses of ctrl+c within this time quit."""
 
@@ -69,6 +78,10 @@ class ScreenSettings:
     """``tui.theme``."""
     keymap: dict[str, str] = field(default_factory=dict)
     """``tui.keymap``."""
+    about: tuple[str, ...] = ()
+    """What the start screen shows of what it starts, such as the model and the run directory."""
+    command: str = "hermes-tui"
+    """What opens this screen again, to be told after leaving."""
 
 
 class HermesTui(ActionOwner, App[None], inherit_bindings=False):
@@ -94,8 +107,13 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         self.settings = settings
         self.keys: Keys = resolve(settings.keymap)
         controller.notifier.action_label = self.keys.label
+        self.last_words: list[str] = []
+        """Printed once the terminal is given back."""
         self._interrupted_at = float("-inf")
-        self._started = False
+        self._ahead: list[events.Key | events.Paste] = []
+        """What was typed before the prompt was there."""
+        self._prompt_ready = False
+        """Whether the prompt is there, and all that was typed before is in it."""
 
     @property
     def context(self) -> AppContext:
@@ -116,8 +134,10 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         self.set_keymap(dict(self.keys.textual))
         self._restore_theme()
         self.theme_changed_signal.subscribe(self, self._remember_theme)
-        screen = StartScreen(self.controller.clock)
+        screen = StartScreen(self.controller.clock, self.keys, self.settings.about)
         await self.push_screen(screen)
+        for event in list(self._ahead):
+            await self._show_ahead(event)
         self.run_worker(self._start(screen), group="start")
 
     async def _start(self, screen: StartScreen) -> None:
@@ -126,8 +146,18 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         except HermesTuiError as error:
             screen.fail(str(error))
             return
-        self._started = True
-        await self.switch_screen(MainScreen(self.controller, self.context))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TITLES_S):
+                await self.controller.notifier.attempt(self.controller.history.read_titles())
+        draft = await self.controller.reopen()
+        await screen.on_top.wait()  # a dialog above it is answered first
+        main = MainScreen(self.controller, self.context)
+        await self.switch_screen(main)
+        main.go("prompt")
+        main.query_one(Prompt).begin_with(draft, aside=bool(self._ahead))
+        while self._ahead:
+            await self._take(self._ahead.pop(0))
+        self._prompt_ready = True
         for problem in self.keys.problems:
             self.notify(clean(problem), severity="warning", markup=False, timeout=10)
 
@@ -151,12 +181,50 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         await self.controller.close()
 
     async def on_event(self, event: events.Event) -> None:
-        """Clean what is pasted, and run key bindings in the order of typing.
+        """Keep what is typed too early, clean what is pasted, and run bindings in order.
 
         Textual (8.2.8) runs a binding only when its key has bubbled up to the app. By then the keys
         typed after it are queued for the widget that had the focus: a message typed after the key
         to the prompt would go to the pane. See https://github.com/Textualize/textual/issues/6605.
         """
+        if isinstance(event, (events.Key, events.Paste)) and self._is_ahead(event):
+            self._ahead.append(event)
+            await self._show_ahead(event)
+        elif isinstance(event, (events.Key, events.Paste)) and self._is_for_prompt_below(event):
+            self._main.query_one(Prompt).insert(_text_of(event))
+        else:
+            await self._take(event)
+
+    def _is_ahead(self, event: events.Key | events.Paste) -> bool:
+        """Return whether an event is kept until the prompt is there: it has text, or edits it."""
+        if self._prompt_ready or (isinstance(self.screen, ModalScreen) and not _text_of(event)):
+            return False
+        if isinstance(self.screen, ModalScreen) and not isinstance(self.screen, QuitScreen):
+            return False
+        if isinstance(event, events.Paste):
+            return True
+        active = self.screen.active_bindings.get(event.key)
+        ours = active is not None and active.node is self
+        return not ours and event.key not in KEYS_WITHOUT_TEXT and not _is_function_key(event.key)
+
+    def _is_for_prompt_below(self, event: events.Key | events.Paste) -> bool:
+        """Return whether an event is text that goes on in the prompt under the quit dialog."""
+        return self._prompt_ready and isinstance(self.screen, QuitScreen) and bool(_text_of(event))
+
+    async def _show_ahead(self, event: events.Key | events.Paste) -> None:
+        """Show an event that is kept in the start screen's prompt; that one sends nothing."""
+        screens = [screen for screen in self.screen_stack if isinstance(screen, StartScreen)]
+        if screens and isinstance(event, events.Paste):
+            screens[0].prompt.post_message(events.Paste(clean(event.text)))
+        elif screens and isinstance(event, events.Key):
+            screens[0].prompt.post_message(events.Key(event.key, event.character))
+
+    @property
+    def _main(self) -> MainScreen:
+        return next(screen for screen in self.screen_stack if isinstance(screen, MainScreen))
+
+    async def _take(self, event: events.Event) -> None:
+        """Take an event now."""
         if isinstance(event, events.Key):
             active = self.screen.active_bindings.get(event.key)
             if active and active.binding.action == "paste":
@@ -266,7 +334,9 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
             self.post_message(CopyRequested(selected, "the selection"))
             return
         now = self.controller.clock()
-        if now - self._interrupted_at < DOUBLE_PRESS_S:
+        if isinstance(self.screen, ActionScreen) and self.screen.interrupt():
+            self._interrupted_at = now
+        elif now - self._interrupted_at < DOUBLE_PRESS_S:
             self.do_quit()
         else:
             self._interrupted_at = now
@@ -286,8 +356,10 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         if isinstance(self.screen, (QuitScreen, StoppingScreen)):
             return
         if isinstance(self.screen, StartScreen) and self.screen.failed:
+            self._keep_typed()
             self.exit(return_code=EXIT_NOT_STARTED)
         elif self.controller.state.lost:
+            self._keep_typed()
             self.exit()
         else:
             self.push_screen(QuitScreen(), self._leave)
@@ -296,10 +368,21 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         if choice in ("stop", "detach"):
             await self._finish_pending_actions()
         if choice == "detach":
+            self.last_words.append(goes_on(self.controller.state, self.settings.command))
+            self._keep_typed()
             self.exit()
         elif choice == "stop":
+            self._keep_typed()
             self.workers.cancel_group(self, "start")
             self.push_screen(StoppingScreen(self.controller))
+
+    def _keep_typed(self) -> None:
+        """Keep what was typed and not sent for the next view; print it where none can read it."""
+        for screen in self.screen_stack:
+            if isinstance(screen, MainScreen):
+                self.controller.remember(screen.draft)
+            elif isinstance(screen, StartScreen) and (words := not_sent(screen.unsent)):
+                self.last_words.append(words)
 
     async def _finish_pending_actions(self) -> None:
         """Wait until actions in flight, such as a score, have reached the stack."""
@@ -307,6 +390,17 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
             if all(worker.is_finished for worker in self.workers if worker.group == "actions"):
                 return
             await asyncio.sleep(FINISH_S / NUM_FINISH_POLLS)
+
+
+def _text_of(event: events.Key | events.Paste) -> str:
+    """Return the text that a key or a paste puts into a field; empty for none."""
+    if isinstance(event, events.Paste):
+        return clean(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+    return event.character or "" if event.is_printable else ""
+
+
+def _is_function_key(key: str) -> bool:
+    return key[0] == "f" and key[1:].isdigit()
 
 
 def relax_garbage_collector() -> None:
@@ -320,6 +414,18 @@ def relax_garbage_collector() -> None:
     gc.set_threshold(5_000, 5, 50)
 
 
+def _command(root: Path) -> str:
+    """Return the command that opens a run directory's screen again from here."""
+    from hermes_tui.config.paths import RunDir
+    from hermes_tui.config.settings import load_config
+
+    try:
+        is_default = RunDir.of(load_config()).root == root
+    except HermesTuiError:
+        is_default = False
+    return "hermes-tui" if is_default else f"hermes-tui run.dir={shlex.quote(str(root))}"
+
+
 def run_app(config: Config) -> int:
     """Run the screen until the person leaves it; return the process's exit code."""
     from hermes_tui.config.paths import RunDir
@@ -327,9 +433,18 @@ def run_app(config: Config) -> int:
 
     run_dir = RunDir.of(config)
     controller = make_controller(config)
-    settings = ScreenSettings(folder=run_dir.root, theme=config.tui.theme, keymap=config.tui.keymap)
+    model = (Path(config.model.path).name,) if config.training.enabled else ()
+    settings = ScreenSettings(
+        folder=run_dir.root,
+        theme=config.tui.theme,
+        keymap=config.tui.keymap,
+        about=(*model, str(run_dir.root)),
+        command=_command(run_dir.root),
+    )
     app = HermesTui(controller, settings)
     relax_garbage_collector()
     app.run()
     gc.freeze()  # skips a last collection over everything that was shown
+    for words in app.last_words:
+        print(words)
     return app.return_code or 0

@@ -24,7 +24,7 @@ _TOOL_S = 2.0
 
 
 async def copy(app: App[None], text: str, folder: Path) -> str:
-    """Copy text in every way there is; return a sentence that says where it went.
+    """Copy text in every way there is; return in one short line where it went.
 
     OSC 52 asks the terminal, and no terminal confirms it. So a local tool is used as well, and
     without one the text also goes to a file. Over SSH no tool is used: it would fill the clipboard
@@ -34,31 +34,30 @@ async def copy(app: App[None], text: str, folder: Path) -> str:
     for tool in () if _is_remote() else TOOLS:
         if _usable(tool[0]) and await _feed(tool, text):
             return f"copied with {tool[0]}"
-    return f"{_osc52_sent()}; {await asyncio.to_thread(_to_file, text, folder)}"
+    file = await asyncio.to_thread(_to_file, text, folder)
+    return f"to {_terminal()} (unconfirmed), {file}"
 
 
 def _is_remote() -> bool:
     return any(os.environ.get(name) for name in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
 
 
-def _osc52_sent() -> str:
-    """Return what is known of a copy by OSC 52."""
+def _terminal() -> str:
+    """Return who was asked by OSC 52 to take the text. None of them confirms it."""
     if os.environ.get("TMUX"):
-        return "sent to tmux, unconfirmed: it passes on what set-clipboard allows"
-    if os.environ.get("STY"):
-        return "sent to screen, unconfirmed: it may not pass it on"
-    return "sent to the terminal, unconfirmed"
+        return "tmux"
+    return "screen" if os.environ.get("STY") else "the terminal"
 
 
 def _to_file(text: str, folder: Path) -> str:
-    stamp = datetime.now(tz=UTC).strftime("%Y%m%d-%H%M%S-%f")
-    path = folder / f"copied-{stamp}.txt"
+    stamp = datetime.now(tz=UTC).strftime("%m%d-%H%M%S-%f")[:-3]
+    path = folder / f"{stamp}.txt"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        return f"no file either: {error.strerror}"
-    return f"also in {path}"
+        return f"no file ({error.strerror})"
+    return f"{folder.name}/{path.name}"
 
 
 def _usable(program: str) -> bool:

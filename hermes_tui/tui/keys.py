@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from textual.binding import Binding
@@ -179,21 +179,34 @@ def _clashes(
                 yield f"{_written(key)} already means “{other.title}” ({other.id})"
 
 
-def hints(focused: Scope, screen: Scope = "screen") -> list[Action]:
+_FIRST_HINTS = (
+    "turn_interrupt",
+    "score_good",
+    "score_bad",
+    "score_exact",
+    "score_undo",
+    "score_why",
+)
+"""Hints of the main screen that come right after those of the pane."""
+
+
+def hints(focused: Scope, screen: Scope = "screen", without: Collection[str] = ()) -> list[Action]:
     """Return the actions that the footer hints at while a pane has the focus, at most eight.
 
     Args:
         focused: the pane.
         screen: ``compare`` on that screen, where the main screen's actions do not apply.
+        without: ids of the actions that do nothing now.
     """
+    offered = [a for a in ACTIONS if a.hint and a.id not in without]
     if screen == "compare":
-        own = [a for a in ACTIONS if a.hint and a.scope == focused]
+        own = [a for a in offered if a.scope == focused]
         return [*own[: MAX_HINTS - 1], BY_ID["help"]]
-    own = [a for a in ACTIONS if a.hint and a.scope == focused]
-    wide = [a for a in ACTIONS if a.hint and a.scope in ("screen", "app")]
+    own = [a for a in offered if a.scope == focused]
+    wide = [a for a in offered if a.scope in ("screen", "app")]
     if focused == "prompt":  # printable keys type text there
         wide = [a for a in wide if any(_before_widgets(key) for key in a.keys)]
-    first = [a for a in wide if a.id in ("score_good", "score_bad", "score_undo")]
+    first = [BY_ID[name] for name in _FIRST_HINTS if BY_ID[name] in wide]
     last = [a for a in wide if a.id in ("help",)]
     rest = [a for a in wide if a not in first and a not in last]
     return [*own[:3], *first, *rest][: MAX_HINTS - len(last)] + last

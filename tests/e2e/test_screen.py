@@ -78,7 +78,7 @@ async def test_talk_judge_learn_stop(tmp_path: Path, run_dir: Path) -> None:
         await wait(pilot, lambda: controller.state.trainer.policy_version == 1, TURN_S)
         lesson = main(app).query_one("#training-text")
         await wait(pilot, lambda: "▲" in str(lesson.render()), TURN_S)
-        await pilot.press("ctrl+q", "s")
+        await pilot.press("ctrl+q", "ctrl+x")
         await wait(pilot, lambda: app.return_code is not None, STOP_S)
     assert app.return_code == 0
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
@@ -125,6 +125,6 @@ async def test_the_agent_asks_before_it_runs_what_is_dangerous(
                 assert chat(app).view.turns[-1].text.strip() == "As you say."
                 assert precious.exists() is stays
             assert len(chat(app).view.turns) == 2
-            await pilot.press("ctrl+q", "s")
+            await pilot.press("ctrl+q", "ctrl+x")
             await wait(pilot, lambda: app.return_code is not None, STOP_S)
     assert app.return_code == 0

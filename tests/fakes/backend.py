@@ -12,6 +12,7 @@ from fakes.flights import Feed, Flight
 
 from hermes_tui.core.changes import TrainerEvent
 from hermes_tui.core.control_api import ControlEvent, ProcessChanged
+from hermes_tui.core.errors import StackStoppedError
 from hermes_tui.core.models import (
     CanaryRow,
     CompletionRow,
@@ -97,6 +98,7 @@ class FakeBackend:
         self.start_gate: asyncio.Event | None = None
         self.stop_gate: asyncio.Event | None = None
         self.run_dir = "/run"
+        self.workdir = ""
         self.start_error = ""
         self.refuse = ""
         self.trainer_error = ""
@@ -129,7 +131,7 @@ class FakeBackend:
         self._num_flights = 0
         self.flights: dict[str, Flight] = {}
         self.past: dict[str, list[PastTurn]] = {}
-        self._control: asyncio.Queue[ControlEvent] = asyncio.Queue()
+        self._control: asyncio.Queue[ControlEvent | None] = asyncio.Queue()
 
     # Making a past -------------------------------------------------------------------------
 
@@ -223,6 +225,10 @@ class FakeBackend:
         changed = ProcessChanged(name="router", role="router", state=ProcessState.READY)
         self._control.put_nowait(changed)
 
+    def stop_elsewhere(self) -> None:
+        """Have somebody else stop the stack."""
+        self._control.put_nowait(None)
+
     def _called(self, *call: object) -> None:
         self.calls.append(call)
         if self.refuse:
@@ -239,11 +245,15 @@ class FakeBackend:
         if self.start_error:
             raise HermesTuiError(self.start_error)
         report(StartStage(process="trainer", state="ready"))
-        return StackInfo(run_dir=self.run_dir, training=self.training, model=self.model)
+        return StackInfo(
+            run_dir=self.run_dir, training=self.training, model=self.model, workdir=self.workdir
+        )
 
     async def control_events(self) -> AsyncIterator[ControlEvent]:
-        while True:
-            yield await self._control.get()
+        while (event := await self._control.get()) is not None:
+            yield event
+        self._control.put_nowait(None)  # whoever asks again hears the same
+        raise StackStoppedError
 
     async def learning_events(self) -> AsyncIterator[TrainerEvent]:
         # Who comes back goes on where it left; who comes as another view begins now.

@@ -32,5 +32,9 @@ class ActionScreen(ActionOwner, ThrottledScreen):
         """The pane that has the focus, or ``compare`` on that screen."""
 
     @abstractmethod
+    def interrupt(self) -> bool:
+        """Interrupt what speaks; return False when nothing does that was not interrupted before."""
+
+    @abstractmethod
     def press(self, action_id: str) -> Awaitable[None] | None:
         """Do an action of this screen or of one of its widgets."""

@@ -76,6 +76,8 @@ class ApprovalScreen(Dialog[str | None]):
         with Vertical(classes=f"dialog{free}", id="approval"):
             with VerticalScroll(id="approval-scroll", can_focus=False):
                 yield Static(literal(self.request.question), id="approval-question")
+            if directory := self._directory:
+                yield Static(literal(f"runs in {directory}", "dim"), id="approval-directory")
             if self.request.free:
                 yield Field(placeholder="your answer", compact=True)
             with AnswerButtons(classes="buttons"):
@@ -83,6 +85,13 @@ class ApprovalScreen(Dialog[str | None]):
                     words = CHOICES.get(choice, ("", one_line(choice)))[1]
                     label = Content.assemble((f"{key} ", "dim"), literal(words))
                     yield Button(label, id=f"choice-{key}", compact=True)
+
+    @property
+    def _directory(self) -> str:
+        """Where the command runs; empty for a question in words."""
+        return (
+            "" if self.request.free else self._controller.state.directory(self.request.session_id)
+        )
 
     def on_mount(self) -> None:
         """Show where it is asked, and count down. The focus is on “deny”: enter denies."""

@@ -72,6 +72,7 @@ class CompareScreen(DismissOnce, ActionScreen):
         self.comparison = comparison
         self.shown = 0
         """Index of the reply that a narrow terminal shows."""
+        self._interrupted = False
 
     @property
     def scope(self) -> Scope:
@@ -108,10 +109,7 @@ class CompareScreen(DismissOnce, ActionScreen):
         self.paint_soon()
 
     async def _tick(self) -> None:
-        counting = any(
-            self._status(index).seconds_left > 0 for index in range(len(self.comparison.turns))
-        )
-        if counting or self.controller.state.pending_approvals:
+        if self.controller.state.pending_approvals:
             self.paint_soon()
 
     async def paint(self) -> None:
@@ -165,7 +163,6 @@ class CompareScreen(DismissOnce, ActionScreen):
         controller, episode = self.controller, self.comparison.episode(index)
         return TurnStatus(
             episode=episode,
-            seconds_left=controller.rewards.seconds_to_undo(episode),
             training=controller.state.info.training,
             waiting=waits_for(controller.state.trainer),
             judged_by=f"{index + 1} picks it",
@@ -244,7 +241,15 @@ class CompareScreen(DismissOnce, ActionScreen):
 
     def do_compare_interrupt(self) -> None:
         """Stop those that still speak."""
+        self.interrupt()
+
+    def interrupt(self) -> bool:
+        """Stop those that still speak; return False when none does, or they were stopped before."""
+        if not self.comparison.num_running or self._interrupted:
+            return False
+        self._interrupted = True
         self.run_worker(self.comparison.interrupt(), group="actions")
+        return True
 
     def do_compare_next(self) -> None:
         """Go to the next reply."""

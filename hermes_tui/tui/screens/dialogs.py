@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
 from textual import events
@@ -13,10 +14,12 @@ from textual.content import Content
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widgets import Button, Input, Label, OptionList, Static
 
-from hermes_tui.core.reward_text import parse_reward
+from hermes_tui.core.models import EpisodeRow
+from hermes_tui.core.reward_text import parse_reward, reward_text
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.tui.widgets.formatting import literal
 from hermes_tui.tui.widgets.inputs import Field
+from hermes_tui_training.api.protocol import MAX_FEEDBACK_CHARS
 
 QuitChoice = Literal["stop", "detach", "cancel"]
 
@@ -72,13 +75,15 @@ class Dialog(DismissOnce, ModalScreen[ScreenResultType]):
         self.dismiss(None)
 
 
+STOP_KEY = "ctrl+x"
+"""Stops the stack in the quit dialog. Enter never does, nor a letter: they may be a message's."""
+
+
 class QuitScreen(Dialog[QuitChoice]):
-    """Asks whether the stack stops too."""
+    """Asks whether the stack stops too. Enter detaches; letters go on in the prompt below."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "choose('stop')", show=False),
-        Binding("d", "choose('detach')", show=False),
-        Binding("c", "choose('cancel')", show=False),
+        Binding(STOP_KEY, "choose('stop')", show=False),
         Binding("left,up", "app.focus_previous", show=False),
         Binding("right,down", "app.focus_next", show=False),
     ]
@@ -89,14 +94,20 @@ class QuitScreen(Dialog[QuitChoice]):
             yield Label(Content.styled("Leave", "bold"))
             yield Static(
                 Content(
-                    "Agent, model and trainer run in processes of their own: they can stop now, or "
-                    "go on without this screen, until `hermes-tui` looks at them again."
+                    "The stack can go on without this screen: `hermes-tui` opens it again. Or it "
+                    "stops now, with everything that runs."
                 )
             )
             with Horizontal(classes="buttons"):
-                yield Button(_choice("s", "Stop everything"), id="stop", compact=True)
-                yield Button(_choice("d", "Detach"), id="detach", compact=True)
+                yield Button(_choice("enter", "Detach"), id="detach", compact=True)
                 yield Button(_choice("esc", "Cancel"), id="cancel", compact=True)
+                stop = Button(_choice(STOP_KEY, "Stop everything"), id="stop", compact=True)
+                stop.can_focus = False
+                yield stop
+
+    def on_mount(self) -> None:
+        """Have enter detach."""
+        self.query_one("#detach").focus()
 
     def action_choose(self, choice: QuitChoice) -> None:
         """Answer."""
@@ -115,6 +126,9 @@ def _choice(key: str, label: str) -> Content:
 class AskScreen(Dialog[str | None]):
     """Asks for one line of text."""
 
+    REPLACES: ClassVar[bool] = True
+    """Whether what is typed replaces the text that is there."""
+
     def __init__(self, question: str, value: str = "", hint: str = "") -> None:
         super().__init__()
         self._question = question
@@ -125,7 +139,8 @@ class AskScreen(Dialog[str | None]):
         """Lay out the question."""
         with Vertical(classes="dialog"):
             yield Label(literal(self._question, "bold"))
-            yield Field(value=self._value, compact=True)
+            # What there is may go on, so it is not selected: typing would replace it.
+            yield Field(value=self._value, compact=True, select_on_focus=self.REPLACES)
             yield Static(literal(self._hint, "dim"), id="ask-hint")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -141,20 +156,63 @@ class AskScreen(Dialog[str | None]):
         return ""
 
 
-class RewardScreen(AskScreen):
-    """Asks for an exact reward."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What a person thinks of an episode."""
 
-    def __init__(self, reward_range: tuple[float, float]) -> None:
-        low, high = reward_range
-        self._low, self._high = low, high
-        super().__init__("Score exactly", hint=f"a number between {low:g} and {high:g}")
+    reward: float
+    """The number; within the range."""
+    feedback: str | None
+    """Why, in a sentence; empty takes away the one there was, None when there was none."""
+
+
+class RewardScreen(AskScreen):
+    """Asks for an exact reward and, after it on the same line, for a sentence that says why.
+
+    Args:
+        reward_range: lowest and highest reward.
+        name: what is judged.
+        episode: the episode; its reward and its sentence can be changed.
+    """
+
+    REPLACES = False
+
+    def __init__(
+        self,
+        reward_range: tuple[float, float],
+        name: str = "exactly",
+        episode: EpisodeRow | None = None,
+    ) -> None:
+        self._range = low, high = reward_range
+        self._feedback = episode.feedback if episode else ""
+        self._given = given = episode.reward if episode else None
+        value = "" if given is None else f"{reward_text(given)} {self._feedback}"
+        hint = f"a number between {low:g} and {high:g}; then why, if you like: 0.35 too long"
+        hint += "" if given is None else "\nan empty line takes the score back"
+        super().__init__(f"Score {name}", value.strip(), hint)
 
     def problem(self, text: str) -> str:
-        """Return why a text is no reward; empty when it is one."""
+        """Return why a line is no reward; empty when it is one."""
+        low, high = self._range
+        number, _, why = text.strip().partition(" ")
+        if self._given is not None and not number:
+            return ""
         try:
-            reward = parse_reward(text)
+            reward = parse_reward(number)
         except ValueError:
-            return "this is not a number"
-        if not self._low <= reward <= self._high:
-            return f"it must lie between {self._low:g} and {self._high:g}"
-        return ""
+            return f"“{number}” is not a number: first the number, then why"
+        if not low <= reward <= high:
+            return f"it must lie between {low:g} and {high:g}"
+        over = len(why.strip()) - MAX_FEEDBACK_CHARS
+        return f"the sentence is {over} characters too long" if over > 0 else ""
+
+    def judged(self, text: str) -> Judged | None:
+        """Return what a line without a problem says; None takes the score back."""
+        if not text.strip():
+            return None
+        number, _, why = text.strip().partition(" ")
+        said = why.strip()
+        # The sentence there was stood in the field: without one it was taken away.
+        return Judged(
+            reward=parse_reward(number), feedback=said if said or self._feedback else None
+        )

@@ -18,12 +18,14 @@ from hermes_tui.core.changes import (
     LogGrew,
     Notice,
     PendingApproval,
+    QueueChanged,
     RowsChanged,
     TokensSampled,
     TurnChanged,
     TurnsLoaded,
 )
 from hermes_tui.core.controller import Controller
+from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.sanitize import clean
 from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.core.state import ViewState
@@ -33,14 +35,17 @@ from hermes_tui.tui.screens.action_screen import ActionScreen
 from hermes_tui.tui.widgets.approval_bar import ApprovalBar
 from hermes_tui.tui.widgets.chat_pane import ChatPane
 from hermes_tui.tui.widgets.chrome import Hints, PaneTabs, TooSmallNotice, TopBar
+from hermes_tui.tui.widgets.formatting import PART
 from hermes_tui.tui.widgets.logs_pane import LogsPane
 from hermes_tui.tui.widgets.prompt import Prompt
+from hermes_tui.tui.widgets.queue_bar import QueueBar
+from hermes_tui.tui.widgets.score_bar import ScoreBar
 from hermes_tui.tui.widgets.sessions_pane import SessionsPane
 from hermes_tui.tui.widgets.system_pane import SystemPane
 from hermes_tui.tui.widgets.token_view import TokensPane
 from hermes_tui.tui.widgets.training_pane import TrainingPane
 from hermes_tui.tui.widgets.training_text import waits_for
-from hermes_tui.tui.widgets.turn_view import TurnStatus
+from hermes_tui.tui.widgets.turn_view import SCORE_KEYS, TurnStatus
 
 TICK_S = 0.2
 """Seconds between updates of countdowns, which run only while one is shown."""
@@ -87,6 +92,8 @@ class PanesScreen(ActionScreen):
         self._rows_changed = True
         self._reload_chat = True
         self._log_grew = False
+        self._interrupted = ""
+        """The newest turn that was asked to stop, by its id."""
         self._ticks: Timer | None = None
 
     def compose(self) -> ComposeResult:
@@ -98,8 +105,10 @@ class PanesScreen(ActionScreen):
             with Vertical(id="center"):
                 yield ChatPane(self.context, self._status)
                 yield ApprovalBar()
+                yield QueueBar()
+                yield ScoreBar()
                 with Vertical(id="prompt-box"):
-                    yield Prompt(self.context.keys, lambda: self.go(self.pane))
+                    yield Prompt(self.context.keys, self._leave_prompt, self._take_queued)
             with Vertical(id="right"):
                 yield TokensPane(training=self.context.training)
                 yield TrainingPane(self.context.keys)
@@ -122,6 +131,8 @@ class PanesScreen(ActionScreen):
 
     def _on_change(self, change: Change) -> None:
         match change:
+            case Notice(episode_id=episode_id) if episode_id:
+                self._rows_changed = True  # the line above the prompt says the same
             case Notice(text=text, severity=severity):
                 self.notify(clean(text), severity=severity, markup=False)
                 return
@@ -134,7 +145,7 @@ class PanesScreen(ActionScreen):
                 self._rows_changed = True
             case TokensSampled() | EpisodeLoaded():
                 self._take(change)
-            case RowsChanged():
+            case RowsChanged() | QueueChanged():
                 self._rows_changed = True
             case LogGrew():
                 self._log_grew = True
@@ -187,6 +198,9 @@ class PanesScreen(ActionScreen):
         if not state.shown and view.episode_id:
             view.clear()
         self._paint_approvals()
+        self._paint_score()
+        self._paint_queue()
+        self._paint_hints()
         if self._ticks and self._something_ticks():
             self._ticks.resume()
 
@@ -195,6 +209,63 @@ class PanesScreen(ActionScreen):
         pending = self._state.approval_queue
         where = self._state.where(pending[0]) if pending else ""
         self.query_one(ApprovalBar).show(pending, self.controller.clock(), key, where)
+
+    def _paint_score(self) -> None:
+        """Count down while a score can be taken back."""
+        rewards, keys = self.controller.rewards, self.context.keys
+        scored = rewards.scored
+        if scored is None or not rewards.seconds_to_undo(scored):
+            self.query_one(ScoreBar).show()
+            return
+        score, when, _ = rewards.countdown(scored).split(PART)
+        parts = [self._state.episode_name(scored), score, when, self._takes_back(scored)]
+        why = keys.label("score_exact" if self.scope == "prompt" else "score_why")
+        said = "changes the sentence" if scored.feedback else "says why"
+        self.query_one(ScoreBar).show(*parts, f"{why} {said}")
+
+    def _takes_back(self, scored: EpisodeRow) -> str:
+        """Return which keys take a score back from where the focus is; letters are text in the
+        prompt."""
+        keys, target = self.context.keys, self.controller.rewards.target.episode
+        undo, leave = keys.label("score_undo"), keys.label("prompt_leave")
+        again = keys.label(SCORE_KEYS.get(scored.reward or 0.0, "score_exact"))
+        is_target = target is not None and target.episode_id == scored.episode_id
+        if self.scope == "prompt":
+            return f"{f'{again} again' if is_target else f'{leave}, {undo}'} takes it back"
+        return f"{again} again or {undo} takes it back" if is_target else f"{undo} takes it back"
+
+    def _paint_queue(self) -> None:
+        outbox, session_id = self.controller.outbox, self._state.selected
+        waiting = [message.text for message in outbox.of(session_id)]
+        # After a failed turn, or when the view comes back, the next message sends them along.
+        held = "waits for your next message · " if outbox.is_held(session_id) else ""
+        self.query_one(QueueBar).show(waiting, f"{held}↑ edits")
+
+    def _take_queued(self) -> str:
+        """Take the newest queued message out of the queue, to be edited; return its text."""
+        waiting = self.controller.outbox.of(self._state.selected)
+        return self.controller.outbox.remove(waiting[-1].message_id) if waiting else ""
+
+    def _paint_hints(self) -> None:
+        """Hint at the focused pane's keys, without those that do nothing now."""
+        rewards = self.controller.rewards
+        target = rewards.target
+        without, words = set[str](), dict[str, str]()
+        if self._state.running_turn(self._state.selected):
+            words |= {"prompt_send": "queue", "prompt_leave": "interrupt"}
+        else:
+            without.add("turn_interrupt")
+        if target.refusal or target.episode is None:
+            without |= {"score_good", "score_bad", "score_exact"}
+        elif target.episode.state == "scored":
+            again = SCORE_KEYS.get(target.episode.reward or 0.0)
+            words |= {again: "take back"} if again else {}
+        if rewards.scored is None:
+            without |= {"score_undo", "score_why"}
+        scope = self.scope
+        if scope == "prompt":
+            without.add("turn_interrupt")  # leaving the prompt does it
+        self.query_one(Hints).show(hints(scope, without=without), self.context.keys, words)
 
     def _paint_tokens(self, chat: ChatPane) -> None:
         arrived, self._arrived = self._arrived, []
@@ -212,10 +283,8 @@ class PanesScreen(ActionScreen):
     # Time ----------------------------------------------------------------------------------
 
     def _something_ticks(self) -> bool:
-        state = self._state
-        counting = any(
-            self._status(turn).seconds_left > 0 for turn in state.turns.get(state.selected, ())[-1:]
-        )
+        state, rewards = self._state, self.controller.rewards
+        counting = rewards.seconds_to_undo(rewards.scored) > 0
         return counting or state.step_started_at is not None or bool(state.pending_approvals)
 
     async def _tick(self) -> None:
@@ -223,8 +292,8 @@ class PanesScreen(ActionScreen):
             return
         self.controller.approvals.drop_expired()
         self._paint_approvals()
+        self._paint_score()
         self.query_one(TopBar).sync(self._state)
-        await self.query_one(ChatPane).view.sync()
         if self._ticks and not self._something_ticks():
             self._ticks.pause()
 
@@ -245,11 +314,18 @@ class PanesScreen(ActionScreen):
     def _status(self, turn: ChatTurn) -> TurnStatus:
         state = self._state
         episode = state.episode(turn.episode_id) if turn.episode_id else None
+        rewards = self.controller.rewards
+        judged = rewards.judge(episode) if episode else None
+        marked = episode is not None and episode == state.open_episode
+        turns = state.turns.get(turn.session_id, ())
+        is_last = not any(t.episode_id == turn.episode_id for t in turns[turns.index(turn) + 1 :])
         return TurnStatus(
             episode=episode,
-            seconds_left=self.controller.rewards.seconds_to_undo(episode),
             training=state.info.training,
             waiting=waits_for(state.trainer),
+            untrainable=judged.untrainable if judged else "",
+            marked=marked,
+            takes_keys=marked and is_last,
         )
 
     # Focus and room ------------------------------------------------------------------------
@@ -266,14 +342,34 @@ class PanesScreen(ActionScreen):
         return next((scope for scope, target in FOCUS.items() if target in ids), self.pane)
 
     def on_descendant_focus(self) -> None:
-        """Hint at the focused pane's keys."""
-        self.query_one(Hints).show(hints(self.scope), self.context.keys)
+        """Name the keys that do something from here."""
+        self._paint_hints()
+        self._paint_score()
 
     def go(self, pane: Scope) -> None:
         """Show a pane and give it the focus."""
         if pane != "prompt":
             self._show(pane)
         self.set_focus(self.query_one(FOCUS[pane]))
+
+    def _leave_prompt(self) -> None:
+        """Interrupt the agent while it speaks; else give the keys to the pane that is shown."""
+        if not self.interrupt():
+            self.go(self.pane)
+
+    def interrupt(self) -> bool:
+        """Stop the turn in flight; return False when there is none, or it was stopped before."""
+        turn = self._state.running_turn(self._state.selected)
+        if turn is None or turn.turn_id == self._interrupted:
+            return False
+        self._interrupted = turn.turn_id
+        self._work(self.controller.interrupt())
+        return True
+
+    @property
+    def draft(self) -> str:
+        """What stands in the prompt."""
+        return self.query_one(Prompt).text
 
     def _show(self, pane: Scope) -> None:
         # Each class update restyles the whole screen, so only the last change triggers one.

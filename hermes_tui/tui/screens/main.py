@@ -7,11 +7,13 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 from textual.screen import ScreenResultType
+from textual.worker import WorkType
 
 from hermes_tui.core.actions import BY_ID, PANES
 from hermes_tui.core.compare_replies import Comparison
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.reward_text import parse_reward
+from hermes_tui.core.models import EpisodeRow
+from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.sanitize import clean, one_line
 from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.tui import messages
@@ -164,33 +166,85 @@ class MainScreen(PanesScreen):
         self._work(self.controller.rewards.toggle(reward, action_id))
 
     def do_score_good(self) -> None:
-        """Score +1."""
+        """Score +1, or take it back."""
         self._score(1.0, "score_good")
 
     def do_score_bad(self) -> None:
-        """Score -1."""
+        """Score -1, or take it back."""
         self._score(-1.0, "score_bad")
 
     def do_score_zero(self) -> None:
-        """Score 0."""
+        """Score 0, or take it back."""
         self._score(0.0, "score_zero")
 
     def do_score_tenths(self, tenths: int) -> None:
-        """Score by tenths."""
+        """Score by tenths, or take it back."""
         self._score(tenths / 10)
 
     def do_score_negative_tenths(self, tenths: int) -> None:
-        """Score by negative tenths."""
+        """Score by negative tenths, or take it back."""
         self._score(-tenths / 10)
 
     def do_score_exact(self) -> None:
-        """Ask for the reward."""
+        """Ask for the reward, then why; say so when the marked episode takes none."""
+        rewards = self.controller.rewards
+        episode = rewards.target.episode
+        if rewards.target.refusal or episode is None:
+            self.notify(clean(rewards.target.refusal), markup=False)
+            return
+
+        dialog = RewardScreen(rewards.range, self._state.episode_name(episode), episode)
+
+        def answer(line: str | None) -> None:
+            now = rewards.target.episode
+            if line is None:
+                return
+            if now is None or now.episode_id != episode.episode_id:
+                self.notify("not scored: another episode is marked by now", severity="warning")
+                return
+            if judged := dialog.judged(line):
+                self._work(rewards.score(judged.reward, judged.feedback))
+            else:
+                self._work(rewards.undo())
+
+        self._ask_holding(dialog, answer, episode)
+
+    def do_score_why(self) -> None:
+        """Ask for a sentence that goes with the score."""
+        rewards = self.controller.rewards
+        if (episode := rewards.scored) is None:
+            self.notify("score it first: a sentence goes with a score", markup=False)
+            return
 
         def answer(text: str | None) -> None:
             if text is not None:
-                self._work(self.controller.rewards.score(parse_reward(text)))
+                self._work(rewards.explain(text, episode.episode_id))
 
-        self._ask(RewardScreen(self.controller.rewards.range), answer)
+        about = f"Why {reward_text(episode.reward or 0.0)}"
+        hint = f"one sentence about {self._state.episode_name(episode)}; nothing takes it away"
+        self._ask_holding(AskScreen(about, episode.feedback or "", hint), answer, episode)
+
+    def _ask_holding(
+        self,
+        dialog: Dialog[ScreenResultType],
+        answer: Callable[[ScreenResultType | None], None],
+        episode: EpisodeRow,
+    ) -> None:
+        """Open a dialog; until it is answered, no step claims the episode's score."""
+        if not self.is_active:
+            return
+
+        async def hold() -> None:
+            await self.controller.rewards.hold(episode.episode_id)
+
+        work: WorkType[None] = hold
+        holding = self.run_worker(work, group="hold")
+
+        def answered(given: ScreenResultType | None) -> None:
+            holding.cancel()
+            answer(given)
+
+        self.app.push_screen(dialog, answered)
 
     def do_score_undo(self) -> None:
         """Take the last score back."""
@@ -236,8 +290,8 @@ class MainScreen(PanesScreen):
         self._ask(GroupSizeScreen(again=before is not None), answer)
 
     def do_turn_interrupt(self) -> None:
-        """Stop the turn in flight."""
-        self._work(self.controller.interrupt())
+        """Stop the turn in flight; without one do nothing."""
+        self.interrupt()
 
     def do_pane_next(self) -> None:
         """Go to the next pane."""

@@ -18,14 +18,18 @@ from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import Keys, bindings
 from hermes_tui.tui.messages import CopyRequested, FindRequested
 from hermes_tui.tui.widgets.base import ActionOwner, titled
+from hermes_tui.tui.widgets.formatting import literal, path
 from hermes_tui.tui.widgets.markdown_reply import ReplyChunk
 from hermes_tui.tui.widgets.tool_block import FoldedBlock
 from hermes_tui.tui.widgets.transcript import NEAR, TranscriptScroll
-from hermes_tui.tui.widgets.turn_view import TurnStatus, TurnView
+from hermes_tui.tui.widgets.turn_view import SCORE_KEYS, TurnStatus, TurnView
 from hermes_tui.tui.widgets.unread_bar import UnreadBar
 
 BATCH = 10
 """Turns to mount at a time: at first, and when the person scrolls to an edge."""
+
+BORDER_CELLS = 2
+"""Cells of a line in the border that are no text."""
 
 MAX_MOUNTED = 3 * BATCH
 """Most turns that stay mounted."""
@@ -98,12 +102,14 @@ class ChatView(ActionOwner, TranscriptScroll):
         self.follow()
 
     def _status(self, turn: ChatTurn) -> TurnStatus:
-        keys = self.context.keys
-        judged = [("score_good", "good"), ("score_bad", "bad")]
+        keys, status = self.context.keys, self._status_of(turn)
+        if not status.takes_keys:
+            return status
+        judged = [("score_good", "good"), ("score_bad", "bad"), ("score_exact", "exact")]
         labels = [f"{keys.label(action)} {word}" for action, word in judged if keys.label(action)]
-        return replace(
-            self._status_of(turn), judged_by=" · ".join(labels), undo=keys.label("score_undo")
-        )
+        given = status.episode.reward if status.episode else None
+        again = keys.label(SCORE_KEYS.get(given or 0.0, "score_exact"))
+        return replace(status, judged_by=" · ".join(labels), undo=again)
 
     async def sync(self, changed: set[str] | None = None) -> None:
         """Show turns as they are now.
@@ -265,6 +271,7 @@ class ChatPane(Vertical):
         super().__init__(id="chat")
         self.context = context
         self._status_of = status_of
+        self._directory = ""
 
     def compose(self) -> ComposeResult:
         """Lay out the pane."""
@@ -287,6 +294,18 @@ class ChatPane(Vertical):
         latest = state.latest(state.selected)
         episode = f"episode {state.ordinal(latest)} · " if latest else ""
         titled(self, "chat", episode + title)
+        self._directory = state.directory(state.selected)
+        self._show_directory()
+
+    def on_resize(self) -> None:
+        """Use the room there is."""
+        self._show_directory()
+
+    def _show_directory(self) -> None:
+        words = "commands run in "
+        room = max(self.size.width - len(words) - BORDER_CELLS, 8)
+        about = words + path(self._directory, room) if self._directory else ""
+        self.border_subtitle = literal(about)
 
     def count_unread(self, count: int) -> None:
         """Add to the count of what arrived out of sight; following resets it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from textual.binding import BindingType
@@ -48,6 +48,8 @@ class TopBar(Widget):
             self.refresh()
 
     def _status(self, view: ViewState) -> Content:
+        if view.stopped:
+            return line(f"✗ {view.lost}", "$text-error")
         if view.lost:
             return line(f"✗ looking for the stack · out of reach: {view.lost}", "$text-error")
         bad = [p for p in view.processes.values() if p.state not in ("ready", "stopped")]
@@ -106,11 +108,20 @@ class Hints(Widget):
         super().__init__(id="hints")
         self._hints: list[Content] = []
 
-    def show(self, actions: list[Action], keys: Keys) -> None:
-        """Show these actions' keys."""
+    def show(
+        self, actions: list[Action], keys: Keys, words: Mapping[str, str] | None = None
+    ) -> None:
+        """Show these actions' keys.
+
+        Args:
+            actions: what is hinted at, in order.
+            keys: those in force.
+            words: other words than the actions' own, by action id.
+        """
+        said = {action.id: action.hint for action in actions} | dict(words or {})
         hints = [
             clickable(f"{keys.label(action.id)} ", f"app.press('{action.id}')", "bold")
-            + clickable(action.hint, f"app.press('{action.id}')", "dim")
+            + clickable(said[action.id], f"app.press('{action.id}')", "dim")
             for action in actions
             if keys.label(action.id)
         ]

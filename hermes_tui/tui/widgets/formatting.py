@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from textual.content import Content
 
 from hermes_tui.core.reward_text import reward_text
@@ -9,6 +11,7 @@ from hermes_tui.core.sanitize import clean, one_line
 
 GLYPHS = {
     # processes
+    "waiting": "○",
     "starting": "◌",
     "ready": "●",
     "stopping": "◌",
@@ -81,6 +84,13 @@ def by_parts(content: Content, width: int) -> Content:
     return Content("\n").join(lines)
 
 
+def path(name: str, cells: int) -> str:
+    """Return a path of at most that many characters: with ``~``, and cut at its front."""
+    home = str(Path.home())
+    short = "~" + name[len(home) :] if name.startswith(f"{home}/") else name
+    return one_line(short if len(short) <= cells else "…" + short[-max(cells - 1, 0) :])
+
+
 def sparkline(values: list[float], low: float | None = None, high: float | None = None) -> str:
     """Return one bar per value; NaN is a gap.
 
@@ -122,9 +132,17 @@ def signed(value: float | None, decimals: int = 2) -> str:
     return f"{value:+.{decimals}f}".replace("-", "−")
 
 
-def signed_reward(value: float) -> str:
-    """Return a reward with its sign and the digits that were typed, with a true minus."""
+def signed_reward(value: float | None) -> str:
+    """Return a reward with its sign and the digits that were typed, a true minus, or ``–``."""
+    if value is None or value != value:
+        return "–"
     return reward_text(value).replace("-", "−")
+
+
+def progress_bar(done_frac: float, cells: int) -> str:
+    """Return a bar of that many cells, filled up to a share between 0 and 1."""
+    filled = round(min(max(done_frac, 0.0), 1.0) * cells)
+    return "━" * filled + "╌" * (cells - filled)
 
 
 def size(num_bytes: int) -> str:

@@ -23,9 +23,13 @@ class Prompt(ActionOwner, TextArea):
     Args:
         keys: those in force.
         leave: moves the focus away, at once: the next key is not for the prompt.
+        take_queued: takes a message that waits out of its queue, to be edited, and returns its
+            text; empty when none waits.
     """
 
-    def __init__(self, keys: Keys, leave: Callable[[], None]) -> None:
+    def __init__(
+        self, keys: Keys, leave: Callable[[], None], take_queued: Callable[[], str] = str
+    ) -> None:
         super().__init__(
             id="prompt",
             soft_wrap=True,
@@ -37,6 +41,7 @@ class Prompt(ActionOwner, TextArea):
         )
         self._keys = keys
         self._leave = leave
+        self._take_queued = take_queued
         self._history: list[str] = []
         self._recalled = 0
 
@@ -62,6 +67,20 @@ class Prompt(ActionOwner, TextArea):
         self._history = [*self._history[-MAX_HISTORY + 1 :], text]
         self._recalled = 0
         self.clear()
+
+    def begin_with(self, draft: str, *, aside: bool) -> None:
+        """Show what was typed before the last view left.
+
+        Args:
+            draft: the text; empty for none.
+            aside: leave the prompt empty, as something else is about to be typed; the up key
+                recalls the draft.
+        """
+        if draft and aside:
+            self._history.append(draft)
+        elif draft:
+            self.load_text(draft)
+            self.move_cursor(self.document.end)
 
     def take_back(self, text: str) -> None:
         """Put back a text that could not be sent, before what was typed since."""
@@ -93,7 +112,7 @@ class Prompt(ActionOwner, TextArea):
         event.stop()
 
     def _recall(self, key: str) -> bool:
-        """Recall an earlier or a later message; return whether the key did."""
+        """Recall a queued, an earlier or a later message; return whether the key did."""
         row, last_row = self.cursor_location[0], self.document.line_count - 1
         if key == "up" and row == 0:
             by = 1
@@ -103,6 +122,12 @@ class Prompt(ActionOwner, TextArea):
             return False
         if self._recalled == 0 and self.text:
             return False
+        if by == 1 and not self._recalled and (queued := self._take_queued()):
+            if self._history[-1:] == [queued]:
+                self._history.pop()  # it is remembered once it is sent
+            self.load_text(queued)
+            self.move_cursor(self.document.end)
+            return True
         self._recalled = min(max(self._recalled + by, 0), len(self._history))
         self.load_text(self._history[-self._recalled] if self._recalled else "")
         self.move_cursor(self.document.end)

@@ -94,8 +94,8 @@ class SessionsPane(ActionOwner, RowList):
         said = [view.title(session_id), session_id, view.sessions[session_id].group_id]
         said += ["ended" if view.sessions[session_id].ended else ""]
         for row in view.episodes_of(session_id):
-            reward = "" if row.reward is None else reward_text(row.reward)
-            said += [row.state, reward, f"v{row.policy_version}"]
+            given = "" if row.reward is None else reward_text(row.reward)
+            said += [row.state, given, f"v{row.policy_version}"]
         return self._filter.casefold() in " ".join(said).casefold()
 
     def do_sessions_filter(self) -> None:

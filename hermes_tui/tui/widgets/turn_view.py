@@ -29,16 +29,27 @@ class TurnStatus:
 
     episode: EpisodeRow | None
     """The episode that recorded it; None while unknown, or without a trainer."""
-    seconds_left: float = 0.0
-    """Seconds left in which the score can certainly be undone."""
     training: bool = True
     """Whether the stack has a trainer."""
     waiting: str = ""
     """What the next training step waits for."""
+    untrainable: str = ""
+    """Why its episode can't be trained, whatever its score; empty when it can."""
+    marked: bool = False
+    """Whether a score is for its episode."""
+    takes_keys: bool = False
+    """Whether its badge names the keys that score: the last turn of the marked episode."""
     judged_by: str = ""
     """The keys that score it, as shown; empty without keys."""
     undo: str = ""
     """The key that undoes the score; empty without one."""
+
+
+SCORE_KEYS = {1.0: "score_good", -1.0: "score_bad"}
+"""The actions that give one reward each; pressed again they take it back."""
+
+MARK = "▪ "
+"""Stands before the badges of the marked episode, as before its row in the list."""
 
 
 def badge(turn: ChatTurn, status: TurnStatus) -> Content:
@@ -51,7 +62,8 @@ def badge(turn: ChatTurn, status: TurnStatus) -> Content:
     stopped = "✗ interrupted · " if turn.state == "interrupted" else ""
     if not status.training or episode is None:
         return literal(stopped.removesuffix(" · "), "$text-warning")
-    return literal(stopped, "$text-warning") + _episode_badge(turn, episode, status)
+    mark = _dim(MARK) if status.marked else Content()
+    return mark + literal(stopped, "$text-warning") + _episode_badge(turn, episode, status)
 
 
 def _episode_badge(turn: ChatTurn, episode: EpisodeRow, status: TurnStatus) -> Content:
@@ -60,11 +72,13 @@ def _episode_badge(turn: ChatTurn, episode: EpisodeRow, status: TurnStatus) -> C
         return _status_badge(episode, status) + _dim(f" · not all of it: {why}")
     if why and episode.state not in ("claimed", "dropped"):
         return state("dropped", f"not trained: {why}")
+    if status.untrainable and episode.state in ("open", "ended", "unscored"):
+        return state("dropped", f"can't be trained: {status.untrainable}")
     return _status_badge(episode, status)
 
 
 def _status_badge(episode: EpisodeRow, status: TurnStatus) -> Content:
-    score = "" if episode.reward is None else signed_reward(episode.reward)
+    score = signed_reward(episode.reward)
     match episode.state:
         case "trained":
             return state("trained", f"trained at step {episode.step}") + _dim(f" · {score}")
@@ -74,11 +88,9 @@ def _status_badge(episode: EpisodeRow, status: TurnStatus) -> Content:
             reason = reason_text(episode.dropped_reason) or "dropped"
             return state("dropped", f"not trained: {reason}")
     if episode.state == "scored":
-        when = (
-            f"for {status.seconds_left:.1f} s" if status.seconds_left > 0 else f"· {status.waiting}"
-        )
-        undo = f"{status.undo} undoes it {when}" if status.undo else when.removeprefix("· ")
-        return state("scored", f"scored {score}") + _dim(f" · {undo}")
+        taken_back = f" · {status.undo} takes it back" if status.undo else ""
+        about = f" · “{one_line(episode.feedback)}”" if episode.feedback else ""
+        return state("scored", f"scored {score}") + _dim(f"{about} · {status.waiting}{taken_back}")
     if episode.state == "unscored":
         return state("unscored", "not judged")
     return state("open", "not judged yet") + _dim(

@@ -137,7 +137,7 @@ async def test_keys_of_a_tab_reach_its_screen(web: Web) -> None:
         await seen(socket, "Say something to the agent")
         await socket.send('["stdin", "\\u0011"]')  # ctrl+q
         await seen(socket, "Stop everything")
-        await socket.send('["stdin", "d"]')
+        await socket.send('["stdin", "\\r"]')
         async with asyncio.timeout(DEADLINE_S):
             await socket.wait_closed()
 

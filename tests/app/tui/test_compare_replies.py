@@ -95,7 +95,7 @@ async def test_the_picked_get_plus_one_the_others_minus_one_and_undo_takes_all(
         await until(pilot, lambda: None not in rewards(backend).values())
         assert rewards(backend) == {"sess-1": -1.0, "sess-2": 1.0, "sess-3": 1.0}
         await until(pilot, lambda: "◆ scored −1.0" in badge(app, 0))
-        assert "undoes it for 2.0 s" in badge(app, 1)
+        assert "u takes it back" in badge(app, 1)
         assert any("2 of 3 picked: +1.0, the others -1.0" in text for text in notices(app))
         await pilot.press("u")
         await until(pilot, lambda: set(rewards(backend).values()) == {None})
@@ -164,7 +164,7 @@ async def test_what_a_reply_cost_and_became_reads_well_in_a_narrow_column(tmp_pa
         await pilot.press("2", "enter")
         await until(pilot, lambda: "scored" in badge(app, 1))
         lines = drawn(siblings(app)[1].query_one(Badge))
-        assert lines == ["◆ scored +1.0", "u undoes it for 2.0 s"]
+        assert lines == ["◆ scored +1.0 · 0 of 1 scored", "u takes it back"]
 
 
 def drawn(widget: Widget) -> list[str]:

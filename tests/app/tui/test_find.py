@@ -199,9 +199,9 @@ async def test_w_writes_the_shown_trajectory_to_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        ({"TMUX": "x"}, "sent to tmux, unconfirmed"),
-        ({"STY": "x"}, "sent to screen, unconfirmed"),
-        ({"SSH_TTY": "x"}, "sent to the terminal, unconfirmed"),
+        ({"TMUX": "x"}, "to tmux (unconfirmed)"),
+        ({"STY": "x"}, "to screen (unconfirmed)"),
+        ({"SSH_TTY": "x"}, "to the terminal (unconfirmed)"),
     ],
 )
 async def test_the_toast_claims_no_copy_that_nobody_confirmed(
@@ -215,8 +215,8 @@ async def test_the_toast_claims_no_copy_that_nobody_confirmed(
     monkeypatch.setattr(clipboard, "TOOLS", (("cat",),) if "SSH_TTY" in environ else ())
     app, _ = make_app(tmp_path)
     async with running(app):
-        where = await clipboard.copy(app, "words", tmp_path)
+        where = await clipboard.copy(app, "words", tmp_path / "copied")
     assert where.startswith(said)
-    [file] = tmp_path.glob("copied-*.txt")
-    assert str(file) in where
+    [file] = (tmp_path / "copied").glob("*.txt")
+    assert f"copied/{file.name}" in where
     assert file.read_text() == "words"

@@ -41,6 +41,7 @@ from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.screens.start import StartScreen
 from hermes_tui.tui.widgets.chrome import TooSmallNotice
 from hermes_tui.tui.widgets.markdown_reply import ReplyChunk
+from hermes_tui.tui.widgets.score_bar import ScoreBar
 from hermes_tui.tui.widgets.tool_block import FoldedBlock
 from hermes_tui.tui.widgets.turn_view import TurnView
 from hermes_tui.tui.widgets.unread_bar import UnreadBar
@@ -72,6 +73,8 @@ async def test_a_failed_start_says_why_and_exits_3(tmp_path: Path) -> None:
         await until(pilot, lambda: isinstance(app.screen, StartScreen) and app.screen.failed)
         assert "no model" in str(app.screen.query_one("#start-end").render())
         await pilot.press("q")
+        assert app.return_code is None
+        await pilot.press("ctrl+q")
     assert app.return_code == 3
 
 
@@ -98,16 +101,18 @@ async def test_a_turn_streams_into_chat_and_tokens(tmp_path: Path) -> None:
     assert ("turn", "sess-1", "hi there") in backend.calls
 
 
-async def test_a_second_message_waits_and_stays_in_the_prompt(tmp_path: Path) -> None:
+async def test_a_second_message_waits_in_the_queue(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
     backend.hold = 2
     async with running(app) as pilot:
         await say(pilot, "one")
         await until(pilot, lambda: badges(app) == ["◌ speaking"])
         await say(pilot, "two")
-        await until(pilot, lambda: any("still replying" in text for text in notices(app)))
-        assert prompt(app).text == "two"
+        await until(pilot, lambda: "queued: two" in drawn(app))
+        assert prompt(app).text == ""
+        assert [call for call in backend.calls if call[0] == "turn"] == [("turn", "sess-1", "one")]
         backend.gate.set()
+        await until(pilot, lambda: ("turn", "sess-1", "two") in backend.calls)
 
 
 async def test_a_session_that_cannot_start_gives_the_text_back(tmp_path: Path) -> None:
@@ -140,7 +145,7 @@ async def test_x_interrupts_and_says_so(tmp_path: Path) -> None:
     async with running(app) as pilot:
         await say(pilot)
         await until(pilot, lambda: badges(app) == ["◌ speaking"])
-        await pilot.press("escape", "x")
+        await pilot.press("f6", "x")
         await until(pilot, lambda: "interrupted" in badges(app)[0])
     assert ("interrupt", "sess-1") in backend.calls
 
@@ -185,8 +190,8 @@ async def test_score_keys(tmp_path: Path) -> None:
         "f3": 1.0,
         "f4": -1.0,
         "plus": 1.0,
-        "equals_sign": 1.0,
         "minus": -1.0,
+        "equals_sign": 1.0,  # a key that gives the score that is there takes it back
         "0": 0.0,
         "7": 0.7,
         "dollar_sign": -0.4,
@@ -200,10 +205,10 @@ async def test_score_keys(tmp_path: Path) -> None:
             await pilot.press(key)
             await until(pilot, lambda r=reward: ("set_reward", "ep-1", r) in backend.calls)
         await until(pilot, lambda: "◆ scored −0.4" in badges(app)[0])
-        assert any("episode 1 of “hello”" in text for text in notices(app))
+        await until(pilot, lambda: "episode 1 of “hello”" in main(app).query_one(ScoreBar).text)
 
 
-@pytest.mark.parametrize("answer", ["d", "s"])
+@pytest.mark.parametrize("answer", ["enter", "ctrl+x"])
 async def test_a_score_just_before_leaving_is_not_lost(
     tmp_path: Path, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +224,7 @@ async def test_a_score_just_before_leaving_is_not_lost(
         await say_and_hear(pilot)
         await press(pilot, "f3", "ctrl+q")
         await until(pilot, lambda: isinstance(app.screen, QuitScreen))
-        app.post_message(events.Key(answer, answer))
+        app.post_message(events.Key(answer, None))
         asyncio.get_running_loop().call_later(0.1, arrives.set)
         await until(pilot, lambda: not app.is_running or app._exit)
     assert ("set_reward", "ep-1", 1.0) in backend.calls
@@ -246,9 +251,10 @@ async def test_undo_until_it_is_claimed(tmp_path: Path) -> None:
     async with running(app) as pilot:
         await say_and_hear(pilot)
         await pilot.press("f3")
-        await until(pilot, lambda: "u undoes it for 2.0 s" in badges(app)[0])
-        backend.clock.now += 1.5
-        await until(pilot, lambda: "u undoes it for 0.5 s" in badges(app)[0], "a moving countdown")
+        line = main(app).query_one(ScoreBar)
+        await until(pilot, lambda: "trains in 6 s · F3 again takes it back" in line.text)
+        backend.clock.now += 4.5
+        await until(pilot, lambda: "trains in 2 s" in line.text, "a moving countdown")
         await pilot.press("escape", "u")
         await until(pilot, lambda: "not judged yet" in badges(app)[0])
         assert ("unset_reward", "ep-1") in backend.calls
@@ -372,7 +378,7 @@ async def test_tokens_follow_until_the_cursor_moves_and_again_at_the_end(tmp_pat
         view = tokens(app)
         await until(pilot, lambda: len(view.content.items) >= 200)
         await until(pilot, lambda: view.scroll_offset.y == view.max_scroll_y > 0)
-        await pilot.press("escape", "t", "left")
+        await pilot.press("f7", "left")
         where, scroll = view.cursor, view.scroll_offset.y
         backend.gate.set()
         await until(pilot, lambda: len(view.content.items) >= 400)
@@ -395,7 +401,7 @@ async def test_arriving_data_moves_neither_focus_nor_chat_scroll(tmp_path: Path)
         await say(pilot)
         view = chat(app).view
         await until(pilot, lambda: view.scroll_offset.y == view.max_scroll_y > 10)
-        await pilot.press("escape", "c", "pageup")
+        await pilot.press("f6", "pageup")
         await until(pilot, lambda: not view.following)
         await pilot.pause(0.5)  # the scroll is animated
         focused, scroll = app.focused, view.scroll_offset.y
@@ -459,16 +465,20 @@ async def test_training_is_held_and_goes_on(tmp_path: Path) -> None:
 
 
 async def test_badges_name_the_keys_that_were_chosen(tmp_path: Path) -> None:
-    keymap = {"score_good": "ctrl+g", "score_undo": "z", "training_hold": "w"}
+    keymap = {"score_good": "ctrl+g", "score_undo": "z", "training_hold": "v"}
     app, _ = make_app(tmp_path, keymap=keymap)
     async with running(app) as pilot:
         await say_and_hear(pilot)
         await until(pilot, lambda: "not judged yet · ctrl+g good · F4 bad" in badges(app)[0])
         await pilot.press("ctrl+g")
-        await until(pilot, lambda: "z undoes it for 2.0 s" in badges(app)[0])
-        await pilot.press("escape", "l", "w")
+        await until(pilot, lambda: "ctrl+g takes it back" in badges(app)[0])
+        line = main(app).query_one(ScoreBar)
+        assert "ctrl+g again takes it back" in line.text
+        await pilot.press("escape")
+        await until(pilot, lambda: "ctrl+g again or z takes it back" in line.text)
+        await pilot.press("l", "v")
         training = main(app).query_one("#training-text")
-        await until(pilot, lambda: "held; w goes on" in str(training.render()))
+        await until(pilot, lambda: "held; v goes on" in str(training.render()))
 
 
 # Room ----------------------------------------------------------------------------------------
@@ -527,7 +537,7 @@ async def test_a_view_starts_in_a_tiny_terminal(tmp_path: Path) -> None:
 # Leaving -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("key", "stopped"), [("s", True), ("d", False)])
+@pytest.mark.parametrize(("key", "stopped"), [("ctrl+x", True), ("enter", False)])
 async def test_quit_asks_once(tmp_path: Path, key: str, stopped: bool) -> None:
     app, backend = make_app(tmp_path)
     async with running(app) as pilot:
@@ -562,6 +572,7 @@ async def test_a_session_is_ended_after_a_question(tmp_path: Path) -> None:
 async def test_a_click_beside_a_dialog_leaves_it_and_one_within_does_not(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
     async with running(app) as pilot:
+        await say_and_hear(pilot)
         for key in ("f1", "f2", "ctrl+q"):
             await pilot.press(key)
             await until(pilot, lambda: isinstance(app.screen, Dialog))
@@ -632,7 +643,7 @@ async def test_copy_says_where_it_went(tmp_path: Path, monkeypatch: pytest.Monke
     async with running(app) as pilot:
         await say_and_hear(pilot)
         await pilot.press("escape", "c", "y")
-        await until(pilot, lambda: any("unconfirmed; also in" in text for text in notices(app)))
+        await until(pilot, lambda: any("(unconfirmed), copied/" in text for text in notices(app)))
         [copied] = (tmp_path / "copied").iterdir()
         assert copied.read_text() == "Hello Ada, it's a pleasure to meet you!"
 

@@ -131,7 +131,7 @@ async def palette(pilot: Pilot[None]) -> None:
 
 async def stopping(pilot: Pilot[None]) -> None:
     """Stop a stack that takes its time."""
-    await pressed("ctrl+q", "s")(pilot)
+    await pressed("ctrl+q", "ctrl+x")(pilot)
     await until(pilot, lambda: isinstance(app_of(pilot).screen, StoppingScreen))
 
 

@@ -102,7 +102,7 @@ def test_a_stopped_view_gives_the_terminal_back_and_takes_it_again(stack: Served
         view.process.send_signal(signal.SIGCONT)
         view.until("half a line")
         assert view.modes_left_on() >= {"25", "1000", "1049", "2004"}
-        view.press("\x11d")
+        view.press("\x11\r")
         assert view.wait()[0] == 0
         assert (view.is_sane(), view.modes_left_on()) == (True, set())
 
@@ -126,7 +126,7 @@ def test_a_killed_view_takes_nothing_with_it(stack: Served, number: signal.Signa
     assert stack.pids() == pids
     with attach(stack) as view:  # and another one finds everything as it was
         on_screen(view)
-        view.press("\x11d")
+        view.press("\x11\r")
         assert view.wait()[0] == 0
         assert view.modes_left_on() == set()
 
@@ -148,7 +148,7 @@ def test_quit_asks_and_detaches(stack: Served) -> None:
         on_screen(view)
         view.press("\x11")
         view.until("Stop everything")
-        view.press("d")
+        view.press("\r")
         code, took_s = view.wait()
         assert (code, view.is_sane(), view.modes_left_on()) == (0, True, set())
         assert took_s < EXIT_S * BUSY
@@ -162,7 +162,7 @@ def test_quit_can_stop_everything(tmp_path: Path) -> None:
         pids = [*stack.pids(), stack.process.pid]
         with attach(stack) as view:
             on_screen(view)
-            view.press("\x11s")
+            view.press("\x11\x18")
             assert view.wait()[0] == 0
             assert view.modes_left_on() == set()
             assert view.companions() == []
@@ -176,7 +176,7 @@ def test_many_views_of_one_stack(stack: Served) -> None:
     with attach(stack) as one, attach(stack) as two:
         on_screen(one)
         on_screen(two)
-        one.press("\x11d")
+        one.press("\x11\r")
         assert one.wait()[0] == 0
         two.press("\x1b[20~")  # F9: its processes are still shown
         two.process.send_signal(signal.SIGTERM)

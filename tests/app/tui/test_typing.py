@@ -35,6 +35,7 @@ from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, Dialog, QuitScreen
 from hermes_tui.tui.screens.help import HelpScreen
 from hermes_tui.tui.widgets.prompt import Prompt
+from hermes_tui.tui.widgets.queue_bar import QueueBar
 from hermes_tui.tui.widgets.token_view import TokenView
 
 ASKED = PendingApproval(
@@ -129,9 +130,11 @@ async def test_what_is_typed_right_after_a_message_is_the_next_one(tmp_path: Pat
     backend.hold = 2
     async with running(app) as pilot:
         burst(pilot, *"hi", "enter", "enter", *"and you", "enter", "?")
-        await until(pilot, lambda: prompt(app).text == "and you?")
+        await until(pilot, lambda: prompt(app).text == "?")
+        waiting = main(app).query_one(QueueBar)
+        await until(pilot, lambda: waiting.lines == ("◌ queued: and you",))
         assert [call for call in backend.calls if call[0] == "turn"] == [("turn", "sess-1", "hi")]
-        assert sum("still replying" in text for text in notices(app)) == 1
+        assert not notices(app)
         backend.gate.set()
 
 
@@ -178,6 +181,7 @@ async def test_what_is_typed_as_the_palette_is_clicked_away_is_looked_for_nowher
 async def test_what_is_left_can_be_opened_again_at_once(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
     async with running(app) as pilot:
+        await say_and_hear(pilot)
         for key in ("ctrl+p", "f1", "f2", "ctrl+q"):
             await pilot.press(key)
             await until(pilot, lambda: app.focused is not prompt(app))

@@ -5,13 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from fakes.backend import FakeBackend
-from fakes.screen import badges, main, make_app, notices, running, say, sessions, until
+from fakes.screen import (
+    badges,
+    main,
+    make_app,
+    notices,
+    prompt,
+    running,
+    say,
+    sessions,
+    until,
+)
 from textual.pilot import Pilot
 
 from hermes_tui.core.controller import Controller
 from hermes_tui.tui.app import HermesTui, ScreenSettings
 from hermes_tui.tui.screens.approval import ApprovalScreen
 from hermes_tui.tui.widgets.approval_bar import ApprovalBar
+from hermes_tui.tui.widgets.queue_bar import QueueBar
 from hermes_tui.tui.widgets.turn_view import TurnView
 from hermes_tui_services.api.events import ApprovalRequested
 
@@ -51,8 +62,10 @@ async def test_a_message_sent_on_one_screen_streams_on_the_other(tmp_path: Path)
         assert said(two) == ["hi there"]
         await until(other, lambda: "speaks" in str(sessions(two).rows[0].right))
         await say(other, "me too")
-        await until(other, lambda: any("still replying" in text for text in notices(two)))
-        await other.press("escape", "x")
+        waiting = main(two).query_one(QueueBar)
+        await until(other, lambda: waiting.lines == ("◌ queued: me too",))
+        await other.press("up", "escape")  # taken back to be edited, and the turn interrupted
+        await until(other, lambda: prompt(two).text == "me too")
         await until(first, lambda: "interrupted" in badges(one)[0])
         await until(other, lambda: "interrupted" in badges(two)[0])
         await other.press("f3")

@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import hashlib
 import importlib
 import importlib.metadata
 import json
 import logging
 import os
-import re
 import ssl
 import threading
 from collections.abc import Callable
@@ -38,6 +36,7 @@ from hermes_tui_services.api.events import (
     TurnEvent,
 )
 from hermes_tui_services.api.protocol import Upstream
+from hermes_tui_services.api.workdirs import digest, session_dir
 from hermes_tui_services.worker.approvals import COMMAND_CHOICES, Questions
 from hermes_tui_services.worker.hermes import home as hermes_home
 from hermes_tui_services.worker.hermes.results import counters, response_of, usage_since
@@ -205,10 +204,9 @@ class HermesSession:
     """One conversation's ``AIAgent``, shell and directory."""
 
     def __init__(self, key: str, hermes: Hermes, config: WorkerRole, questions: Questions) -> None:
-        digest = hashlib.sha256(key.encode()).hexdigest()[:12]
-        self.session_id = f"s-{digest}"
+        self.session_id = f"s-{digest(key)}"
         """What Hermes knows the session by: its tools make names and paths of it."""
-        self.workdir = config.workdir / f"{_slug(key)}-{digest}"
+        self.workdir = session_dir(config.workdir, key)
         self._key = key
         self._hermes = hermes
         self._config = config
@@ -379,11 +377,6 @@ class HermesSession:
             suggestions=tuple(map(str, choices or ())),
         )
         return asked.wait(self._interrupted.is_set) or "The user did not answer."
-
-
-def _slug(key: str) -> str:
-    """Return the readable part of a session's directory name."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", key).strip("-")[:40] or "session"
 
 
 class HermesAgent:

@@ -1,0 +1,39 @@
+"""What the program prints once the screen is gone: what goes on, and what was not sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hermes_tui.core.sanitize import clean, one_line, shorten
+from hermes_tui.core.state import ViewState
+
+MAX_UNSENT_CHARS = 2000
+"""Longest text that was not sent to print whole."""
+
+
+def goes_on(view: ViewState, command: str) -> str:
+    """Return what goes on without the screen, and the commands that open and end it.
+
+    Args:
+        view: the stack as it was when the screen left.
+        command: what opens the screen again, such as ``hermes-tui run.dir=/tmp/x``.
+    """
+    name, _, words = command.partition(" ")
+    stop = " ".join(filter(None, (name, "stop", words)))
+    lines = [f"The stack goes on in {one_line(view.info.run_dir)}."]
+    speaking = [
+        f"“{one_line(view.title(session_id))}”"
+        for session_id in view.sessions
+        if view.running_turn(session_id)
+    ]
+    if speaking:
+        lines.append(f"The agent is still replying in {', '.join(speaking)}.")
+    width = max(len(command), len(stop))
+    lines += [f"  {command:<{width}}  opens it again", f"  {stop:<{width}}  ends it"]
+    return "\n".join(lines)
+
+
+def not_sent(texts: Iterable[str]) -> str:
+    """Return messages that were typed and not sent, so that they can be copied; empty for none."""
+    kept = [shorten(clean(text).strip(), MAX_UNSENT_CHARS) for text in texts if text.strip()]
+    return "\n".join(["Not sent:", *kept]) if kept else ""
