@@ -137,7 +137,7 @@ class Reporter:
         """
         state = self._controller.state
         for row in state.processes.values():
-            reason = f": {one_line(row.reason)}" if row.reason and row.state != "ready" else ""
+            reason = f": {one_line(row.reason)}" if row.reason else ""
             yield f"process {row.name}", f"{row.name} is {row.state}{reason}", "[process] "
         for episodes in state.episodes.values():
             for episode in episodes.values():

@@ -25,7 +25,13 @@ from hermes_tui.supervisor.logs import RotatingLog
 from hermes_tui.supervisor.specs import ProcessSpec, Urls
 from hermes_tui.supervisor.system_sampler import rss_bytes
 from hermes_tui_common.errors import StackError
-from hermes_tui_common.serving import INSTANCE_HEADER, ServeConfig, stage_file, write_private
+from hermes_tui_common.serving import (
+    INSTANCE_HEADER,
+    ServeConfig,
+    notice_file,
+    stage_file,
+    write_private,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +134,7 @@ class ManagedProcess:
             await child.finish()
             raise StackError(f"{self.name}: stopped while it was starting")
         await self._wait_ready(child, instance)
-        self._set(ProcessState.READY, None)
+        self._set(ProcessState.READY, self._notice())
 
     async def _spawn(self, instance: str) -> Child:
         """Write the resolved configuration and start the process that reads it."""
@@ -309,6 +315,14 @@ class ManagedProcess:
         if stage != self.reason:
             self._set(ProcessState.STARTING, stage)
 
+    def _notice(self) -> str | None:
+        """Return what a person should know of the start, such as data that was damaged."""
+        try:
+            file = notice_file(self._run_dir.run_file(self.name))
+            return file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
     def _last_error(self) -> str:
         """Return the last line of the child's output that tells of an error, else the last one."""
         lines = [line for line in (self._child.tail if self._child else ()) if line.strip()]
@@ -321,6 +335,7 @@ class ManagedProcess:
         file = self._run_dir.run_file(self.name)
         file.unlink(missing_ok=True)
         stage_file(file).unlink(missing_ok=True)
+        notice_file(file).unlink(missing_ok=True)
 
     def _set(self, state: ProcessState, reason: str | None) -> None:
         if (state, reason) != (self.state, self.reason):

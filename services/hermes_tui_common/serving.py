@@ -108,6 +108,18 @@ def report_stage(config: ServeConfig, text: str) -> None:
         write_private(stage_file(config.run_file), text)
 
 
+def notice_file(run_file: Path) -> Path:
+    """Return where a role keeps what a person should know of its start: beside its run file."""
+    return run_file.with_suffix(".notice")
+
+
+def report_notice(config: ServeConfig, text: str) -> None:
+    """Say something of this start that a person should know; the status of the stack shows it."""
+    logger.warning("notice %s", text)
+    if config.run_file:
+        write_private(notice_file(config.run_file), text)
+
+
 def configure_logging(level: str, secrets_: Iterable[str] = ()) -> None:
     """Log to standard error, one line a record, with every key masked."""
     handler = logging.StreamHandler(sys.stderr)

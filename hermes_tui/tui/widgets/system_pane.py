@@ -311,7 +311,7 @@ def _rows(view: ViewState, sample: SystemSample | None, roomy: bool) -> Iterator
             yield Row(key=f"{branch.label}\n", left=left, selectable=False)
             continue
         yield _row(branch.stem, process, sample, roomy)
-        if process.reason and process.state != "ready":
+        if process.reason:
             reason = Content.assemble("    ", line(process.reason, "dim"))
             yield Row(key=f"{process.name}\n", left=reason, selectable=False)
 

@@ -17,6 +17,7 @@ from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import EXCEPTION_HANDLERS, error_response, read_body, sse
 from hermes_tui_common.peer_client import peer_client
 from hermes_tui_common.request_keys import RequireKey
+from hermes_tui_common.serving import report_notice
 from hermes_tui_common.streaming import ClientGoneError, LiveResponse, unless_gone
 from hermes_tui_services.api.config import DataProxyRole
 from hermes_tui_services.api.events import TurnEvent, TurnFailed, event_to_json
@@ -55,6 +56,8 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         store = ConversationStore(config.database)
         await store.open()
+        if store.notice:
+            report_notice(config.serve, store.notice)
         async with peer_client(config.admin_key.get_secret_value()) as client:
             sessions = Sessions(store, WorkerClient(client, config.worker_url))
             registration = Registration(client, config, sessions.keys, url)

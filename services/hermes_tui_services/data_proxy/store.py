@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hermes_tui_common.errors import StackError
-from hermes_tui_common.migrations import NewerSchemaError, migrate
+from hermes_tui_common.migrations import NewerSchemaError
+from hermes_tui_common.sqlite_files import DatabaseFile, Schema
 from hermes_tui_services.api.protocol import ChatMessage, Upstream
 from hermes_tui_services.api.wire import ConversationInfo
 
 T = TypeVar("T")
-
-BUSY_TIMEOUT_S = 10.0
-"""How long a write waits for another data proxy's."""
 
 _MIGRATIONS = (
     """
@@ -57,6 +53,19 @@ _MIGRATIONS = (
     """,
 )
 """Entry N takes a file from ``user_version`` N to N + 1; entries never change."""
+
+_SCHEMA = Schema(
+    migrations=_MIGRATIONS,
+    valid={
+        "sessions": "inference IS NULL OR json_valid(inference)",
+        "turns": "json_valid(messages) AND json_valid(metadata)",
+    },
+    repairs=(
+        "INSERT OR IGNORE INTO sessions (session_key, created_at) "
+        "SELECT session_key, min(started_at) FROM turns GROUP BY session_key",
+        "DELETE FROM idempotency_keys WHERE turn_id NOT IN (SELECT turn_id FROM turns)",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +106,22 @@ class ConversationStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="conversations")
-        self._db: sqlite3.Connection | None = None
+        self._file: DatabaseFile | None = None
+
+    @property
+    def notice(self) -> str | None:
+        """What was damaged when the file was opened, and what was recovered; None: all is well."""
+        return self._file.notice if self._file else None
 
     async def open(self) -> None:
         """Open the file, private to its owner, and bring its schema up to date.
 
+        A damaged file is set aside, and what can be read of it is in the new one.
+
         Raises: StackError: the file cannot be used; says why.
         """
         try:
-            self._db = await self._call(lambda: _open(self._path))
+            self._file = await self._call(lambda: DatabaseFile(self._path, _SCHEMA))
         except NewerSchemaError as error:
             raise StackError(f"the database {self._path} {error}") from error
         except (OSError, sqlite3.Error) as error:
@@ -113,9 +129,9 @@ class ConversationStore:
 
     async def close(self) -> None:
         """Close the file."""
-        db, self._db = self._db, None
-        if db is not None:
-            await self._call(db.close)
+        file, self._file = self._file, None
+        if file is not None:
+            await self._call(file.close)
         self._thread.shutdown(wait=False)
 
     async def load(self, session_key: str) -> SessionState:
@@ -248,47 +264,11 @@ class ConversationStore:
         return await self._call(transaction)
 
     def _connection(self) -> sqlite3.Connection:
-        assert self._db is not None, "open() first"
-        return self._db
+        assert self._file is not None, "open() first"
+        return self._file.connection
 
     async def _call(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # SQLite gives its -wal and -shm files the mode of the file itself.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    path.chmod(0o600)
-    db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-    with ExitStack() as failed:
-        failed.callback(db.close)
-        _prepare(db)
-        failed.pop_all()
-    return db
-
-
-def _prepare(db: sqlite3.Connection) -> None:
-    """Set a connection up, and bring the schema up to date."""
-    db.row_factory = sqlite3.Row
-    _use_wal(db)
-    # What was acknowledged survives a power cut too: each commit is one fsync of the WAL.
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("PRAGMA foreign_keys = ON")
-    migrate(db, _MIGRATIONS)
-
-
-def _use_wal(db: sqlite3.Connection) -> None:
-    # SQLite does not wait for a lock here, and the data proxies start together.
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
 
 
 def _add_session(db: sqlite3.Connection, session_key: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from hermes_tui_common.errors import ConfigError
-from hermes_tui_common.migrations import NewerSchemaError, migrate, schema_version
+from hermes_tui_common.migrations import NewerSchemaError, schema_version
+from hermes_tui_common.sqlite_files import BUSY_TIMEOUT_S, DatabaseFile, Schema
 
 logger = logging.getLogger(__name__)
 
@@ -144,8 +144,27 @@ MIGRATIONS: tuple[str, ...] = (
 )
 """Entry n takes a file from ``PRAGMA user_version`` n to n + 1; entries never change."""
 
-BUSY_TIMEOUT_S = 10.0
-"""How long to wait for another process that reads or backs up the file."""
+SCHEMA = Schema(
+    migrations=MIGRATIONS,
+    valid={
+        "meta": "json_valid(value)",
+        "steps": 'json_valid("row")',
+        "events": "json_valid(payload)",
+        "completions": (
+            "json_valid(sampling) AND json_valid(request_messages) AND json_valid(tools) "
+            "AND json_valid(prefix) AND (message IS NULL OR json_valid(message)) "
+            "AND length(token_ids) IS length(logprobs) "
+            "AND length(token_ids) IS length(policy_versions)"
+        ),
+    },
+    repairs=(
+        "DELETE FROM episodes WHERE session_id NOT IN (SELECT session_id FROM sessions)",
+        "DELETE FROM completions WHERE episode_id NOT IN (SELECT episode_id FROM episodes) "
+        "OR base_id NOT IN (SELECT completion_id FROM completions)",
+        "DELETE FROM rewards WHERE episode_id NOT IN (SELECT episode_id FROM episodes)",
+    ),
+)
+"""How the file is checked when it is opened, and recovered when it is damaged."""
 
 
 class Database:
@@ -166,28 +185,23 @@ class Database:
         Raises: ConfigError: the file cannot be opened, or another version of the program made it.
         """
         self.path = path
+        self._file: DatabaseFile | None = None
         self._lock = threading.RLock()
         try:
             if read_only:
                 self._connection = self._opened_read_only()
                 return
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._connection = sqlite3.connect(
-                path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-            )
-            with ExitStack() as failed:
-                failed.callback(self._connection.close)
-                self._connection.row_factory = sqlite3.Row
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                self._connection.execute("PRAGMA synchronous = FULL")
-                self._connection.execute("PRAGMA foreign_keys = ON")
-                migrate(self._connection, MIGRATIONS)
-                failed.pop_all()
+            self._file = DatabaseFile(path, SCHEMA, check_same_thread=False)
+            self._connection = self._file.connection
         except NewerSchemaError as error:
             raise ConfigError(f"the database {path} {error}") from error
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"cannot open the database {path}: {error}") from error
+
+    @property
+    def notice(self) -> str | None:
+        """What was damaged when the file was opened, and what was recovered; None: all is well."""
+        return self._file.notice if self._file else None
 
     def _opened_read_only(self) -> sqlite3.Connection:
         """Return a connection that cannot write."""
@@ -248,7 +262,10 @@ class Database:
     def close(self) -> None:
         """Close the connection; the write-ahead log is merged into the file."""
         with self._lock:
-            self._connection.close()
+            if self._file is None:
+                self._connection.close()
+            else:
+                self._file.close()
 
 
 INT_BYTES = 4

@@ -62,6 +62,8 @@ class Store:
         """Values that belong to no row."""
         self.retention = Retention(transactions)
         """Size, and forgetting."""
+        self.notice = transactions.database.notice
+        """What was damaged when the file was opened, and what was recovered; None: all is well."""
         self.completions.mark_lost()
 
     def close(self) -> None:

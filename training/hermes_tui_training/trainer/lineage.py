@@ -33,7 +33,7 @@ class Lineage:
         self._store = store
         self._root = root
         self._parents: dict[int, int] = {}
-        self.notices: list[str] = []
+        self.notices = [store.notice] if store.notice else []
         """What was lost and what took its place, in words, oldest first."""
 
     def next_version(self) -> int:
