@@ -82,7 +82,9 @@ class DatabaseFile:
     def close(self) -> None:
         """Close the file; the write-ahead log is merged into it."""
         self.connection.close()
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _locked(self) -> int:
         """Return a descriptor that holds a shared lock on the file, which exists and is whole."""

@@ -165,10 +165,12 @@ async def test_a_newer_schema_is_refused_with_a_sentence(path: Path) -> None:
     await store.close()
 
 
-async def test_a_file_that_is_no_database_is_refused_with_a_sentence(path: Path) -> None:
+async def test_a_file_that_is_no_database_is_set_aside(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"x" * 5000)
     store = ConversationStore(path)
-    with pytest.raises(StackError, match=r"conversations\.db"):
-        await store.open()
+    await store.open()
+    assert store.notice is not None
+    assert "file is not a database): nothing could be recovered" in store.notice
+    assert await store.sessions() == []
     await store.close()

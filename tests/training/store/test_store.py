@@ -498,8 +498,11 @@ def test_a_file_of_a_newer_program_is_refused(tmp_path: Path) -> None:
     assert str(path) not in [file.path for file in psutil.Process().open_files()]
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_set_aside(tmp_path: Path) -> None:
     path = tmp_path / "trajectories.db"
     path.write_bytes(b"no database, however you look at it" * 100)
-    with pytest.raises(ConfigError, match="cannot open"):
-        Store(path)
+    store = Store(path)
+    assert store.notice is not None
+    assert "file is not a database): nothing could be recovered" in store.notice
+    assert store.sessions.num_running() == 0
+    store.close()

@@ -224,7 +224,7 @@ class KeptCheckpoint:
     made_at: float
     """When it was finished, seconds since the epoch."""
     num_bytes: int
-    """Size of its files."""
+    """Size of its files without the marker."""
 
 
 def versions_to_keep(
@@ -259,7 +259,8 @@ def versions_to_keep(
 
 def _kept(root: Path, version: int) -> KeptCheckpoint:
     path = checkpoint_path(root, version)
-    sizes = (file.stat().st_size for file in path.rglob("*") if file.is_file())
+    files = (file for file in path.rglob("*") if file.is_file() and file.name != COMPLETE)
+    sizes = (file.stat().st_size for file in files)
     made_at = (path / COMPLETE).stat().st_mtime
     return KeptCheckpoint(version=version, made_at=made_at, num_bytes=sum(sizes))
 
