@@ -101,7 +101,7 @@ def _copy_openable(damaged: Path, sound: Path, target: Path) -> None:
             file.truncate(whole)
 
 
-def _page_bytes(header: bytes) -> int:
+def _page_bytes(header: bytearray) -> int:
     size = int.from_bytes(header[_PAGE_SIZE], "big")
     return 65536 if size == 1 else max(size, 512)
 
