@@ -44,6 +44,8 @@ class Reply:
     """Seconds before each piece."""
     hang: bool = False
     """Whether to send nothing more after the pieces, and not to end."""
+    usage: tuple[int, int] | None = (10, 5)
+    """Tokens read and sampled; None is not told."""
     cut: bool = False
     """Whether to close the connection after the pieces, without an end."""
 
@@ -133,7 +135,8 @@ class Upstream:
                 raise ConnectionResetError("scripted cut")
             default = "tool_calls" if reply.tool_calls else "stop"
             yield _chunk({}, finish=reply.finish_reason or default)
-            yield _chunk(None, usage=True)
+            if reply.usage:
+                yield _chunk(None, usage=reply.usage)
             yield b"data: [DONE]\n\n"
         except (asyncio.CancelledError, GeneratorExit):
             asked.hung_up_at = time.monotonic()
@@ -152,7 +155,9 @@ def _deltas(reply: Reply) -> Iterator[dict[str, Any]]:
         yield {"tool_calls": [row]}
 
 
-def _chunk(delta: dict[str, Any] | None, *, finish: str = "", usage: bool = False) -> bytes:
+def _chunk(
+    delta: dict[str, Any] | None, *, finish: str = "", usage: tuple[int, int] | None = None
+) -> bytes:
     chunk: dict[str, Any] = {
         "id": "chatcmpl-scripted",
         "object": "chat.completion.chunk",
@@ -163,7 +168,12 @@ def _chunk(delta: dict[str, Any] | None, *, finish: str = "", usage: bool = Fals
     if delta is not None:
         chunk["choices"] = [{"index": 0, "delta": delta, "finish_reason": finish or None}]
     if usage:
-        chunk["usage"] = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        read, sampled = usage
+        chunk["usage"] = {
+            "prompt_tokens": read,
+            "completion_tokens": sampled,
+            "total_tokens": read + sampled,
+        }
     return f"data: {json.dumps(chunk)}\n\n".encode()
 
 

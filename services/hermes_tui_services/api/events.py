@@ -15,7 +15,8 @@ Between the roles an event is one JSON object in a stream of server-sent events 
                           ``description``, ``choices``, ``expires_at`` (Unix seconds)
 ``approval_answered``     ``approval_id``, ``choice``
 ``done``                  ``summary``, ``metadata``, ``messages`` (None: made from the events)
-``failed``                ``status`` (HTTP), ``error`` (OpenAI's shape), ``interrupted``
+``failed``                ``status`` (HTTP), ``error`` (OpenAI's shape), ``interrupted``,
+                          ``usage`` when it is known
 ========================  ======================================================================
 
 Clients of the agent gateway get them as OpenAI's response events (``event_from_response``).
@@ -147,11 +148,19 @@ class TurnFailed:
     """HTTP status. A client's stream does not carry it: there it is the default."""
     text: str = ""
     """The part of the reply that arrived; only on a client's side."""
+    usage: Mapping[str, int] | None = None
+    """Tokens of the turn's model calls under OpenAI's names; None when they are not known."""
 
     @classmethod
     def of(cls, error: ApiError) -> TurnFailed:
         """Return the end of a turn that failed with an error."""
-        return cls(message=error.message, code=error.code, param=error.param, status=error.status)
+        return cls(
+            message=error.message,
+            code=error.code,
+            param=error.param,
+            status=error.status,
+            usage=error.usage if isinstance(error, TurnError) else None,
+        )
 
     def error(self) -> ApiError:
         """Return what went wrong as an HTTP error."""
@@ -161,6 +170,19 @@ class TurnFailed:
     def interrupted(self) -> bool:
         """Whether it was stopped: then the conversation keeps its text."""
         return self.code == INTERRUPTED
+
+
+class TurnError(ApiError):
+    """What an agent raises when a turn failed and it knows what the turn's model calls used.
+
+    Args:
+        cause: what went wrong.
+        usage: as in TurnFailed.
+    """
+
+    def __init__(self, cause: ApiError, usage: Mapping[str, int] | None) -> None:
+        super().__init__(cause.status, cause.message, code=cause.code, param=cause.param)
+        self.usage = usage
 
 
 TurnEnd = TurnCompleted | TurnFailed
@@ -229,6 +251,7 @@ def event_to_json(event: TurnEvent) -> dict[str, Any]:
                 "status": event.status,
                 **event.error().body(),
                 "interrupted": event.interrupted,
+                **({"usage": dict(event.usage)} if event.usage else {}),
             }
 
 
@@ -264,7 +287,7 @@ def event_from_json(data: Mapping[str, Any]) -> TurnEvent:
                 text=data["summary"], metadata=data["metadata"], messages=data["messages"]
             )
         case "failed":
-            return _failed(data["error"], status=data["status"])
+            return _failed(data["error"], status=data["status"], usage=data.get("usage"))
         case other:
             raise ValueError(f"there is no turn event of type {other!r}")
 
@@ -302,7 +325,7 @@ def event_from_response(data: Mapping[str, Any]) -> TurnEvent | None:
             )
         case "response.failed":
             response = data["response"]
-            return _failed(response["error"], text=_text_of(response))
+            return _failed(response["error"], text=_text_of(response), usage=response.get("usage"))
     return None
 
 

@@ -62,7 +62,7 @@ class ResponsesBody(_OpenAIBody):
     top_p: float | None = Field(None, gt=0, le=1)
     """Nucleus of this turn's sampling."""
     max_output_tokens: int | None = Field(None, ge=1)
-    """Tokens that one model call of this turn may sample."""
+    """Tokens that all model calls of this turn may sample together."""
 
     def turn(self, idempotency_key: str | None = None) -> TurnRequest:
         """Return the turn. Raises: ApiError: 400 that names the field."""
@@ -110,7 +110,7 @@ class ChatBody(_OpenAIBody):
     top_p: float | None = Field(None, gt=0, le=1)
     """Nucleus of the sampling."""
     max_tokens: int | None = Field(None, ge=1)
-    """Tokens that one model call may sample."""
+    """Tokens that all model calls of the turn may sample together."""
     max_completion_tokens: int | None = Field(None, ge=1)
     """OpenAI's newer name of max_tokens."""
     seed: int | None = None

@@ -74,6 +74,7 @@ class ResponseBuilder:
                 yield self._event("response.completed", response=self.response("completed"))
             case TurnFailed():
                 self.error = event.error()
+                self.metadata["usage"] = event.usage
                 yield self._event("response.failed", response=self.response("failed"))
 
     def _begin(self, event: TurnStarted) -> dict[str, Any]:
@@ -168,14 +169,12 @@ class ChatBuilder:
         return {**self._base("chat.completion"), "choices": [choice]} | self._usage()
 
     def _usage(self) -> dict[str, Any]:
+        """Return the usage; null is unknown."""
         usage = self.completed.usage
-        return {
-            "usage": {
-                "prompt_tokens": usage.get("input_tokens", 0),
-                "completion_tokens": usage.get("output_tokens", 0),
-                "total_tokens": usage.get("total_tokens", 0),
-            }
-        }
+        names = ("input_tokens", "output_tokens", "total_tokens")
+        read, sampled, total = (usage.get(name) for name in names)
+        counts = {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": total}
+        return {"usage": counts if usage else None}
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}

@@ -65,7 +65,7 @@ class Talk:
         self.client = client
         self.user = user
         self.key = f"agent:hermes-agent:{user}"
-        self._fields = {
+        self.fields = {
             "model": "hermes-agent",
             "user": user,
             "inf_base_url": upstream.url.removesuffix("/v1"),
@@ -77,7 +77,7 @@ class Talk:
         return list(self.stream(text, **more))
 
     def stream(self, text: str, **more: Any) -> Iterator[dict[str, Any]]:
-        body = {"input": text, "stream": True, **self._fields, **more}
+        body = {"input": text, "stream": True, **self.fields, **more}
         return events_of(self.client, "POST", "/v1/responses", body)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
@@ -130,6 +130,11 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
     """Return what happened, without the events that only frame it."""
     names = [event["type"].removeprefix("response.") for event in events]
     return [name for name in names if not name.startswith(GRAMMAR)]
+
+
+def upstream_of(talk: Talk) -> dict[str, str]:
+    """Return the fields that send a turn's model calls to the scripted server."""
+    return {name: talk.fields[name] for name in ("inf_base_url", "session_api_key")}
 
 
 def tool_results(asked: Asked) -> list[str]:
@@ -479,12 +484,63 @@ def test_a_reply_cut_by_max_tokens_is_continued_and_then_marked(
     response = events[-1]["response"]
     assert (kinds(events)[-1], response["status"]) == ("completed", "completed")
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
-    assert response["usage"] is None
+    assert response["usage"] == {"input_tokens": 40, "output_tokens": 20, "total_tokens": 60}
     assert len(upstream.chats) == 4
     assert {asked.body["max_tokens"] for asked in upstream.chats} == {MAX_TOKENS}
     history = talk.history()
     assert history[0] == {"role": "user", "content": "long story"}
     assert all(m.get("synthetic") for m in history[1:] if m["role"] == "user")
+
+
+def test_usage_is_the_sum_of_the_turns_calls_and_a_cut_call_is_told(
+    talk: Talk, upstream: Upstream
+) -> None:
+    upstream.script = script(
+        call("todo", {"todos": []}, "call_a"), say("Once", finish_reason="length"), say(" more.")
+    )
+    response = talk.say("go")[-1]["response"]
+    assert response["usage"] == {"input_tokens": 30, "output_tokens": 15, "total_tokens": 45}
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    upstream.script = script(say("Once", finish_reason="length"), say(" more."))
+    said = {"messages": [{"role": "user", "content": "go"}], **upstream_of(talk)}
+    chat = talk.client.post("/v1/chat/completions", json=said).json()
+    assert chat["choices"][0]["finish_reason"] == "length"
+    assert chat["usage"] == {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
+    assert talk.say("whole")[-1]["response"]["incomplete_details"] is None
+
+
+def test_a_failed_turn_tells_the_usage_of_the_calls_before(talk: Talk, upstream: Upstream) -> None:
+    upstream.script = script(
+        call("todo", {"todos": []}, "call_a"), Reply(status=400, error="no such thing")
+    )
+    failed = talk.say("go")[-1]
+    assert failed["type"] == "response.failed"
+    used = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+    assert failed["response"]["usage"] == used
+
+
+def test_usage_that_is_not_known_is_null(talk: Talk, upstream: Upstream) -> None:
+    upstream.script = lambda asked: say("Hello.", usage=None)
+    assert talk.say("go")[-1]["response"]["usage"] is None
+    said = {"messages": [{"role": "user", "content": "go"}], **upstream_of(talk)}
+    assert talk.client.post("/v1/chat/completions", json=said).json()["usage"] is None
+
+
+def test_max_output_tokens_bounds_the_whole_turn(talk: Talk, upstream: Upstream) -> None:
+    upstream.script = lambda asked: say("part", finish_reason="length")
+    response = talk.say("long", max_output_tokens=8)[-1]["response"]
+    assert [asked.body["max_tokens"] for asked in upstream.chats] == [8, 3]
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert response["usage"]["output_tokens"] == 10  # this server samples more than it may
+    assert response["output"][0]["content"][0]["text"] == "partpart"
+    assert [m["role"] for m in talk.history()] == ["user", "assistant"]
+    upstream.asked.clear()
+    upstream.script = lambda asked: call("todo", {"todos": []}, "call_a")
+    tools = talk.say("tools", max_output_tokens=5)[-1]
+    assert (tools["type"], len(upstream.chats)) == ("response.completed", 1)
+    assert tools["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
+    upstream.script = echo
+    assert talk.say("after")[-1]["response"]["incomplete_details"] is None
 
 
 def test_without_an_upstream_the_answer_says_what_to_do(stack: services.Services) -> None:

@@ -33,13 +33,15 @@ from hermes_tui_services.api.events import (
     TextArrived,
     ToolCalled,
     ToolReturned,
+    TurnError,
     TurnEvent,
 )
 from hermes_tui_services.api.protocol import Upstream
 from hermes_tui_services.api.workdirs import digest, session_dir
 from hermes_tui_services.worker.approvals import COMMAND_CHOICES, Questions
 from hermes_tui_services.worker.hermes import home as hermes_home
-from hermes_tui_services.worker.hermes.results import counters, response_of, usage_since
+from hermes_tui_services.worker.hermes.model_calls import ModelCalls
+from hermes_tui_services.worker.hermes.results import MAX_TURNS_USED, response_of
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +66,15 @@ _LOG_LEVELS = dict.fromkeys(
 """Hermes' loggers. At INFO they write several lines per turn, with what the user said; the last two
 warn of each tool that fails, with its output."""
 
+_MODEL_CALLS = ("_interruptible_api_call", "_interruptible_streaming_api_call")
+"""The methods with which Hermes calls the model."""
+
 _PRIVATE_NAMES = {
     "run_agent": ("AIAgent", "_get_proxy_for_base_url"),
     "run_agent.AIAgent": (
         "_build_keepalive_http_client", "_cleanup_task_resources", "_dump_api_request_debug",
-        "_openai_client_lock", "clear_interrupt", "close", "interrupt", "run_conversation",
+        *_MODEL_CALLS, "_openai_client_lock", "clear_interrupt", "close", "interrupt",
+        "run_conversation",
     ),
     "hermes_logging": ("setup_logging",),
     "agent.agent_init": ("query_ollama_num_ctx",),
@@ -87,10 +93,7 @@ _PRIVATE_NAMES = {
     ),
 }  # fmt: skip
 
-_INSTANCE_NAMES = (
-    "_client_kwargs", "_primary_runtime", "request_overrides", "session_completion_tokens",
-    "session_prompt_tokens",
-)  # fmt: skip
+_INSTANCE_NAMES = ("_client_kwargs", "_primary_runtime", "request_overrides")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +217,8 @@ class HermesSession:
         self._agent: Any = None
         self._push: Callable[[TurnEvent], None] = lambda event: None
         self._interrupted = threading.Event()
+        self._calls = ModelCalls(None)
+        self._said: list[str] = []
 
     def turn(self, request: AgentRequest, upstream: Upstream, emitter: EventEmitter) -> Any:
         """Answer one message; blocks its thread. Raises: TurnInterrupted, ApiError."""
@@ -225,20 +230,43 @@ class HermesSession:
             raise TurnInterrupted
         self._point_at(agent, upstream)
         self._configure(agent, request.metadata)
-        before = counters(agent)
         self._bind_thread()
         result = agent.run_conversation(
             request.message,
             conversation_history=[dict(row) for row in request.history],
             task_id=self.session_id,
         )
-        return response_of(
-            result,
-            history=request.history,
-            message=request.message,
-            usage=usage_since(agent, before),
-            upstream=upstream.base_url,
-        )
+        calls = self._calls
+        if calls.exhausted and not self._interrupted.is_set():
+            return self._stopped_at_bound(result)
+        if str(result.get("turn_exit_reason") or "").startswith(MAX_TURNS_USED):
+            calls.unknown()  # Hermes asked for a summary, by a way of its own
+        try:
+            return response_of(
+                result,
+                history=request.history,
+                message=request.message,
+                usage=calls.usage,
+                cut=calls.cut,
+                upstream=upstream.base_url,
+            )
+        except ApiError as error:
+            raise TurnError(error, calls.usage) from error
+
+    def _stopped_at_bound(self, result: dict[str, Any]) -> AgentResponse:
+        """Return the response of a turn that sampled all that it may; its text is what was said."""
+        metadata = {
+            "api_calls": int(result.get("api_calls") or 0),
+            "usage": self._calls.usage,
+            "incomplete_details": {"reason": "max_output_tokens"},
+        }
+        return AgentResponse(summary="".join(self._said), metadata=metadata)
+
+    def _model_call(self, call: Callable[..., Any], request: dict[str, Any], **options: Any) -> Any:
+        response = self._calls.run(call, request, **options)
+        if self._calls.exhausted:
+            self._agent.interrupt()  # Hermes would go on: with the rest of a reply, or with a tool
+        return response
 
     def begin(self) -> None:
         """Clear earlier interrupts; call it before the turn's thread starts."""
@@ -290,6 +318,8 @@ class HermesSession:
         )
         if missing := [name for name in _INSTANCE_NAMES if not hasattr(agent, name)]:
             raise StackError(_unknown_version([f"AIAgent.{name}" for name in missing]))
+        for name in _MODEL_CALLS:
+            setattr(agent, name, functools.partial(self._model_call, getattr(agent, name)))
         agent.suppress_status_output = True
         agent._print_fn = lambda *args, **kwargs: None
         agent._cached_system_prompt = ""  # only ephemeral_system_prompt is sent: it is all ours
@@ -315,11 +345,13 @@ class HermesSession:
         settings = self._config.agent
         prompts = (settings.system_prompt, str(metadata.get("instructions") or ""))
         agent.ephemeral_system_prompt = "\n\n".join(filter(None, prompts)) or None
+        sampling = metadata.get("sampling") or {}
+        self._calls, self._said = ModelCalls(sampling.get("max_tokens")), []
         # Given here and not as an argument, Hermes does not raise it when a reply is cut.
         agent.request_overrides = {
             "max_tokens": settings.max_tokens,
             "temperature": settings.temperature,
-            **(metadata.get("sampling") or {}),
+            **sampling,
         }
 
     def _bind_thread(self) -> None:
@@ -335,10 +367,12 @@ class HermesSession:
 
     def _on_delta(self, text: str | None) -> None:
         if text:
+            self._said.append(text)
             self._push(TextArrived(text=text))
 
     def _on_tool_start(self, call_id: str, name: str, args: object) -> None:
         text = args if isinstance(args, str) else json.dumps(args, ensure_ascii=False)
+        self._said = []  # the reply is what is said after the last call
         self._push(ToolCalled(call_id=call_id, name=name, arguments=text))
 
     def _on_tool_complete(self, call_id: str, name: str, args: object, result: object) -> None:

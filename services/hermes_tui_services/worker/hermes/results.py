@@ -30,22 +30,6 @@ COMPACTION_DISABLED = "compaction_disabled"
 _KEPT = ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning")
 
 
-def counters(agent: Any) -> tuple[int, int]:
-    """Return how many tokens an AIAgent has read and sampled so far, in its whole life."""
-    return int(agent.session_prompt_tokens), int(agent.session_completion_tokens)
-
-
-def usage_since(agent: Any, before: tuple[int, int]) -> dict[str, int] | None:
-    """Return the tokens since ``counters`` gave ``before``, under OpenAI's names.
-
-    None when nothing was counted: Hermes does not count calls whose reply was cut.
-    """
-    read, sampled = (now - then for now, then in zip(counters(agent), before, strict=True))
-    if not read + sampled:
-        return None
-    return {"input_tokens": read, "output_tokens": sampled, "total_tokens": read + sampled}
-
-
 def response_of(
     result: Mapping[str, Any],
     *,
@@ -53,6 +37,7 @@ def response_of(
     message: str,
     usage: dict[str, int] | None,
     upstream: str,
+    cut: bool = False,
 ) -> AgentResponse:
     """Return the response of a finished turn.
 
@@ -62,6 +47,8 @@ def response_of(
         message: the user's message.
         usage: the turn's tokens, or None when they are not known.
         upstream: URL of the model server, for error messages.
+        cut: whether a model call of the turn filled its max_tokens; Hermes asks for the rest of
+            such a reply, and may get it.
 
     Raises:
         TurnInterrupted: the turn was interrupted.
@@ -74,6 +61,8 @@ def response_of(
     metadata: dict[str, Any] = {"api_calls": int(result.get("api_calls") or 0)}
     if usage:
         metadata["usage"] = usage
+    if cut:
+        metadata["incomplete_details"] = {"reason": "max_output_tokens"}
     if (model := result.get("model")) is not None:
         metadata["model"] = model
     reason = str(result.get("turn_exit_reason") or "")
