@@ -53,11 +53,11 @@ async def test_a_turn_is_a_row_of_events(one: Chain, client: AgentClient) -> Non
     started, text, called, returned, more, completed = await updates(client, "see tool:look ok")
     assert isinstance(started, TurnStarted)
     assert started.run_id.startswith("run-")
-    assert text == TextArrived(text="see ")
+    assert text == TextArrived(text="see")
     assert isinstance(called, ToolCalled)
     assert (called.name, called.arguments) == ("look", '{"a": 1}')
     assert returned == ToolReturned(call_id=called.call_id, name="look", output="done")
-    assert more == TextArrived(text="ok ")
+    assert more == TextArrived(text=" ok")
     assert isinstance(completed, TurnCompleted)
     assert (completed.text, completed.usage) == ("see ok", {"total_tokens": 3})
     assert one.agent.seen[0].session_key == KEY
@@ -80,7 +80,7 @@ async def test_a_failed_turn_is_an_event(client: AgentClient) -> None:
     failed = (await updates(client, "some fail:boom"))[-1]
     assert isinstance(failed, TurnFailed)
     assert "boom" in failed.message
-    assert failed.text == "some "
+    assert failed.text == "some"
     assert not failed.interrupted
 
 
@@ -203,7 +203,7 @@ async def test_a_second_client_is_told_the_whole_turn(one: Chain, client: AgentC
         [(key, run_id)] = (await other.turns()).items()
         seen: list[TurnEvent] = []
         watcher = asyncio.create_task(joined(other, seen))
-        await eventually(lambda: TextArrived(text="so ") in seen)
+        await eventually(lambda: TextArrived(text=" so") in seen)
         one.agent.open("x")
         await watcher
         assert await other.turns() == {}

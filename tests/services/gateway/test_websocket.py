@@ -70,7 +70,7 @@ async def test_a_turn_is_accepted_streamed_and_completed(socket: ClientConnectio
     assert frames[1] == {
         "type": "event",
         "event": "agent",
-        "payload": {"runId": run_id, "delta": "hello "},
+        "payload": {"runId": run_id, "delta": "hello"},
     }
     call = frames[2]["payload"]["toolCall"]
     assert (call["name"], call["args"]) == ("look", '{"a": 1}')

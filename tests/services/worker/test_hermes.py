@@ -385,7 +385,7 @@ def test_a_client_that_leaves_ends_the_request(
     stack: services.Services, talk: Talk, upstream: Upstream, stream: bool
 ) -> None:
     upstream.script = lambda asked: say("Hello", hang=True)
-    body = {"input": "hi", "stream": stream, **talk._fields}
+    body = {"input": "hi", "stream": stream, **talk.fields}
     with pytest.raises(httpx.ReadTimeout):
         talk.client.post("/v1/responses", json=body, timeout=0.5)
     left_at = time.monotonic()
@@ -450,7 +450,7 @@ def test_an_error_of_the_upstream_is_carried_up(
     error = events[-1]["response"]["error"]
     assert word in error["message"]
     assert len(upstream.chats) == 1
-    body = {"input": "hi", **talk._fields}
+    body = {"input": "hi", **talk.fields}
     answer = talk.client.post("/v1/responses", json=body)
     assert answer.status_code in (400, 502)
     assert word in answer.json()["error"]["message"]
