@@ -142,7 +142,7 @@ def _print_status(stack: StackStatus) -> None:
         uptime = _duration(row.uptime_s) if row.uptime_s is not None else "-"
         rss = f"{row.rss_bytes / _MIB:.0f}" if row.rss_bytes else "-"
         restarts = f"restarted {row.restarts}x after {row.last_exit}" if row.restarts else ""
-        note = clean(row.reason or restarts).splitlines()[:1]
+        note = clean(row.reason or row.work or restarts).splitlines()[:1]
         click.echo(
             f"{row.name:<15}{row.state:<10}{row.pid or '-':>8}{row.port or '-':>7}"
             f"{uptime:>9}{rss:>9}  {''.join(note)}".rstrip()

@@ -68,6 +68,16 @@ class RunConfig(Section):
     """Seconds a process may take until it is ready."""
     stop_timeout_s: float = Field(10.0, gt=0)
     """Seconds that all processes together may take to stop; then they are killed."""
+    heartbeat_s: float = Field(1.0, gt=0)
+    """Seconds between two signs of life that each process gives to the supervisor."""
+    hung_after_s: float = Field(20.0, ge=0)
+    """Seconds without a sign of life, or with an event loop that does not run, after which a
+    process counts as hung and is replaced. Below 10 a loaded machine may look hung; 0 is never."""
+    starting_hung_after_s: float = Field(60.0, ge=0)
+    """The same while a process starts: loading a library from a slow disk takes so long."""
+    work_hung_after_s: float = Field(600.0, ge=0)
+    """Seconds after which work that does not get on counts as hung: one step of the engine, one
+    micro-batch of a training step, the end of an interrupted turn; 0 is never."""
 
 
 class TuiConfig(Section):

@@ -17,6 +17,8 @@ class ProcessState(StrEnum):
     """Started, or about to be; not ready yet."""
     READY = "ready"
     """Answers /health with the token it was started with."""
+    HUNG = "hung"
+    """Gives no sign of life, or does not get on; is killed and started again."""
     STOPPING = "stopping"
     """Was asked to end."""
     STOPPED = "stopped"
@@ -53,9 +55,11 @@ class ProcessStatus(_Row):
     rss_bytes: int | None = None
     """Resident memory, its own children included; None while it does not live."""
     last_exit: str | None = None
-    """How it last ended, such as ``exit 1`` or ``SIGKILL``."""
+    """How it last ended: ``exit 1``, ``SIGKILL``, ``SIGKILL (no heartbeat for 20 s)``."""
     reason: str | None = None
-    """While starting what it is doing; when failed or flapping why."""
+    """While starting what it is doing; when hung, failed or flapping why."""
+    work: str | None = None
+    """What it is at work on and how far it is; None when it does nothing that takes time."""
 
 
 class StackStatus(_Row):

@@ -8,14 +8,17 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
+from pydantic import ValidationError
 
 from hermes_tui.supervisor.logs import RotatingLog
+from hermes_tui_common.heartbeat import Beat
 
 logger = logging.getLogger(__name__)
 
@@ -59,20 +62,26 @@ class Child:
         self,
         process: asyncio.subprocess.Process,
         mark: str,
-        lifeline: int,
+        lifeline: socket.socket,
         output: int,
         log: RotatingLog,
     ) -> None:
         self.pid = process.pid
         self.tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
         """Its last lines of output."""
+        self.beat = Beat()
+        """Its last sign of life."""
+        self.num_beats = 0
+        """How many there have been."""
         self._process = process
         self._mark = mark
-        self._lifeline: int | None = lifeline
+        self._lifeline: socket.socket | None = lifeline
+        self._unread = b""
         self._log = log
         self._log_failed = False
         self._known: set[int] = set()
         """Descendants that were seen; some may have cleared their environment."""
+        asyncio.get_running_loop().add_reader(lifeline, self._read_beats, lifeline)
         self._pump = asyncio.create_task(self._read_output(output), name=f"log-{process.pid}")
 
     @classmethod
@@ -93,7 +102,8 @@ class Child:
             environ: what the child's environment is made from.
         """
         mark = secrets.token_hex(8)
-        lifeline_read, lifeline = os.pipe()
+        theirs, lifeline = socket.socketpair()
+        lifeline.setblocking(False)
         output, output_write = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -102,7 +112,7 @@ class Child:
                 *command,
                 "--config",
                 str(config_file),
-                stdin=lifeline_read,
+                stdin=theirs.fileno(),
                 stdout=output_write,
                 stderr=output_write,
                 env=child_environment(environ, mark),
@@ -110,11 +120,11 @@ class Child:
             )
         except BaseException:
             log.close()
-            os.close(lifeline)
+            lifeline.close()
             os.close(output)
             raise
         finally:
-            os.close(lifeline_read)
+            theirs.close()
             os.close(output_write)
         return cls(process, mark, lifeline, output, log)
 
@@ -192,8 +202,25 @@ class Child:
 
     def _close_lifeline(self) -> None:
         if self._lifeline is not None:
-            os.close(self._lifeline)
+            asyncio.get_running_loop().remove_reader(self._lifeline)
+            self._lifeline.close()
             self._lifeline = None
+
+    def _read_beats(self, lifeline: socket.socket) -> None:
+        try:
+            data = lifeline.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:  # it has ended, or closed its standard input
+            asyncio.get_running_loop().remove_reader(lifeline)
+            return
+        *lines, self._unread = (self._unread + data)[-_READ_BYTES:].split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValidationError):  # half a line, sent into a full buffer
+                self.beat = Beat.model_validate_json(line)
+                self.num_beats += 1
 
     async def _read_output(self, descriptor: int) -> None:
         loop = asyncio.get_running_loop()

@@ -12,7 +12,8 @@ import secrets
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
 import httpx
 
@@ -21,6 +22,7 @@ from hermes_tui.config.settings import RunConfig
 from hermes_tui.core.errors import EXIT_CONFIG
 from hermes_tui.core.stack_status import ProcessState, ProcessStatus
 from hermes_tui.supervisor.child import Child
+from hermes_tui.supervisor.hang import until_hung, work_of
 from hermes_tui.supervisor.logs import RotatingLog
 from hermes_tui.supervisor.specs import ProcessSpec, Urls
 from hermes_tui.supervisor.system_sampler import rss_bytes
@@ -82,6 +84,8 @@ class ManagedProcess:
         self._started_at = 0.0
         self._restarts = 0
         self._last_exit: str | None = None
+        self._hang = ""
+        """How the child was hung that is killed for it; empty when it was not."""
         self._deaths: deque[float] = deque(maxlen=FLAPPING_DEATHS)
         self._stopping = False
         self._restart_asked = False
@@ -103,7 +107,7 @@ class ManagedProcess:
 
     def status(self) -> ProcessStatus:
         """Return what the control API tells about it; reads the system's process table."""
-        pid = self.pid
+        pid, child = self.pid, self._child
         return ProcessStatus(
             name=self.name,
             role=self.spec.role,
@@ -116,6 +120,7 @@ class ManagedProcess:
             rss_bytes=rss_bytes(pid) if pid else None,
             last_exit=self._last_exit,
             reason=self.reason,
+            work=work_of(child.beat) if pid and child else None,
         )
 
     async def start(self) -> None:
@@ -123,7 +128,7 @@ class ManagedProcess:
 
         Raises: StackError: it ended, or was not ready in time; names its last error line.
         """
-        self._set(ProcessState.STARTING, "starting")
+        self._set(ProcessState.STARTING, f"replaced: {self._hang}" if self._hang else "starting")
         instance = secrets.token_urlsafe(16)
         try:
             self._child = child = await self._spawn(instance)
@@ -146,6 +151,7 @@ class ManagedProcess:
             run_file=self._run_dir.run_file(self.name),
             instance=instance,
             lifeline=True,
+            heartbeat_s=self._settings.heartbeat_s,
             log_level=self._settings.log_level,
         )
         role = self.spec.resolve(serve, self._urls)
@@ -163,9 +169,10 @@ class ManagedProcess:
         """Keep it running until it is stopped; to be called once it was ready."""
         while True:
             assert self._child is not None
-            code = await self._child.wait()
+            code = await self._until_ended(self._child)
             await self._child.finish()
-            self._last_exit = describe_exit(code)
+            hang = f" ({self._hang})" if self._hang else ""
+            self._last_exit = describe_exit(code) + hang
             self._forget_run_file()
             if self._stopping:
                 self._set(ProcessState.STOPPED, None)
@@ -184,6 +191,21 @@ class ManagedProcess:
                 await self._abandon()
             else:
                 self._settled.set()
+
+    async def _until_ended(self, child: Child) -> int:
+        """Return its exit status once it has ended; a hung one is killed."""
+        self._hang = ""
+        async with _cancelled_at_exit(asyncio.create_task(self._kill_hung(child))):
+            return await child.wait()
+
+    async def _kill_hung(self, child: Child) -> None:
+        hang = await until_hung(child, self._settings, starting=False)
+        if self._stopping or self._restart_asked or child.returncode is not None:
+            return  # whoever asked for its end sees to it
+        self._hang = hang
+        logger.error("hung process=%s pid=%s %s", self.name, child.pid, hang)
+        self._set(ProcessState.HUNG, f"{hang}; it is replaced")
+        child.kill()
 
     async def restart(self) -> None:
         """Restart it on purpose, on the port it had; returns once it is ready.
@@ -253,7 +275,8 @@ class ManagedProcess:
             self._settled.set()
             await self._wake.wait()
             return
-        self._set(ProcessState.FAILED, f"{self._last_exit}: {self._last_error()}")
+        died = f"{self._last_exit}: {self._last_error()}"
+        self._set(ProcessState.FAILED, f"replaced: {self._hang}" if self._hang else died)
         logger.warning("died process=%s %s", self.name, self.reason)
         recent = sum(now - death <= FLAPPING_WINDOW_S for death in self._deaths)
         pause_s = min(_BACKOFF_CAP_S, _BACKOFF_S * 2 ** (recent - 1))
@@ -273,7 +296,11 @@ class ManagedProcess:
 
     async def _wait_ready(self, child: Child, instance: str) -> None:
         deadline = time.monotonic() + self._settings.start_timeout_s
-        async with httpx.AsyncClient(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as http:
+        hang = asyncio.create_task(until_hung(child, self._settings, starting=True))
+        async with (
+            _cancelled_at_exit(hang),
+            httpx.AsyncClient(timeout=_HEALTH_TIMEOUT_S, trust_env=False) as http,
+        ):
             while True:
                 if child.returncode is not None:
                     code = await child.wait()
@@ -281,6 +308,12 @@ class ManagedProcess:
                     raise StackError(f"{self.name}: {self._last_error()} ({self._last_exit})")
                 if await self._is_ready(http, instance):
                     return
+                if hang.done():
+                    child.kill()
+                    raise StackError(
+                        f"{self.name}: hung while it started: {hang.result()} ({self.reason}); "
+                        f"see {self._run_dir.log(self.name)}"
+                    )
                 if time.monotonic() > deadline:
                     raise StackError(
                         f"{self.name}: not ready after {self._settings.start_timeout_s:.0f} s "
@@ -341,6 +374,15 @@ class ManagedProcess:
         if (state, reason) != (self.state, self.reason):
             self.state, self.reason = state, reason
             self._on_change(self)
+
+
+@contextlib.asynccontextmanager
+async def _cancelled_at_exit(task: asyncio.Task[Any]) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def describe_exit(code: int) -> str:

@@ -22,6 +22,9 @@ WORKER = "worker"
 DATA_PROXY = "data-proxy"
 """Roles that are run many times; a process's name is the role's and a number from 0."""
 
+RESTART_S = 15.0
+"""How long a turn waits for a process that was found dead or hung to be started again."""
+
 Urls = Mapping[str, str]
 """Where each process that is ready answers, by name."""
 
@@ -82,7 +85,10 @@ class StackPlan:
             role="agent-gateway",
             command=("-m", "hermes_tui_services.gateway"),
             resolve=lambda serve, urls: GatewayRole(
-                serve=serve, admin_key=self._services_key, router_url=urls[ROUTER]
+                serve=serve,
+                admin_key=self._services_key,
+                router_url=urls[ROUTER],
+                retry_s=self.config.run.hung_after_s + RESTART_S,
             ),
             after=(ROUTER,),
             host=gateway.host,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
@@ -28,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes_tui_common.auth import RedactingFilter
 from hermes_tui_common.errors import ConfigError, HermesTuiError, StackError
+from hermes_tui_common.heartbeat import Heartbeat
 from hermes_tui_common.run_file import RoleRunFile
 
 logger = logging.getLogger(__name__)
@@ -69,6 +71,8 @@ class ServeConfig(BaseModel):
     """Token that /health answers in the ``x-hermes-tui-instance`` header."""
     lifeline: bool = False
     """Whether end-of-file on standard input stops the process."""
+    heartbeat_s: float = 0.0
+    """Seconds between two beats on standard input, which is a socket then; 0.0 sends none."""
     log_level: str = "INFO"
     """Level of the process's log on standard error."""
 
@@ -158,8 +162,9 @@ def run_role(
         _die(EXIT_CONFIG, f"{path}: {error}")
     configure_logging(config.serve.log_level, secrets_of(config))
     watch_parent(lifeline=config.serve.lifeline)
+    heartbeat = _start_heartbeat(config.serve)
     try:
-        serve(build(config), config.serve)
+        serve(build(config), config.serve, heartbeat)
     except ConfigError as error:
         _die(EXIT_CONFIG, f"{config.serve.name}: {error}")
     except HermesTuiError as error:
@@ -180,9 +185,19 @@ def watch_parent(*, lifeline: bool) -> None:
     threading.Thread(target=_follow_lifeline, name="lifeline", daemon=True).start()
 
 
+def _start_heartbeat(config: ServeConfig) -> Heartbeat | None:
+    if not config.heartbeat_s:
+        return None
+    heartbeat = Heartbeat(0, config.heartbeat_s)
+    heartbeat.start()
+    return heartbeat
+
+
 def _follow_lifeline() -> None:
-    while os.read(0, 4096):
-        pass
+    # A socket whose other end closes before it has read every beat is reset, not at its end.
+    with contextlib.suppress(ConnectionResetError):
+        while os.read(0, 4096):
+            pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -226,9 +241,13 @@ def _holder(port: int) -> str:
     return next((f" (in use by pid {pid})" for pid in pids), "")
 
 
-def serve(app: ASGIApp, config: ServeConfig) -> None:
+def serve(app: ASGIApp, config: ServeConfig, heartbeat: Heartbeat | None = None) -> None:
     """Serve an app until SIGTERM or SIGINT; write the run file when it is ready.
 
+    Args:
+        app: what is served.
+        config: where.
+        heartbeat: reports from then on when the event loop does not run.
     Raises: StackError: the port cannot be bound, or the app's start-up failed.
     """
     sock = bind(config)
@@ -241,7 +260,7 @@ def serve(app: ASGIApp, config: ServeConfig) -> None:
         timeout_graceful_shutdown=GRACEFUL_S,
         timeout_keep_alive=KEEP_ALIVE_S,
     )
-    server = _Server(settings, config)
+    server = _Server(settings, config, heartbeat)
     try:
         # get_loop_factory takes uvloop where it is installed.
         with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
@@ -259,12 +278,18 @@ class _Server(uvicorn.Server):
     once the sockets accept connections, and ``handle_exit`` is the signal handler.
     """
 
-    def __init__(self, config: uvicorn.Config, serve_config: ServeConfig) -> None:
+    def __init__(
+        self, config: uvicorn.Config, serve_config: ServeConfig, heartbeat: Heartbeat | None
+    ) -> None:
         super().__init__(config)
         self._serve_config = serve_config
+        self._heartbeat = heartbeat
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
+        if self.started and self._heartbeat:
+            # Not before: a start-up may compute in the event loop for as long as it has to.
+            self._heartbeat.watch(asyncio.get_running_loop())
         if self.started and sockets:
             _announce(self._serve_config, sockets[0])
 

@@ -221,7 +221,7 @@ async def chain(
             port = _free_port()
             app = data_proxy_app(role, url=f"http://127.0.0.1:{port}")
             proxies.append(await serve(app, port))
-        gateway = await serve(gateway_app(GatewayRole(**key, router_url=router), retry_s=retry_s))
+        gateway = await serve(gateway_app(GatewayRole(**key, router_url=router, retry_s=retry_s)))
         client = await stack.enter_async_context(
             httpx.AsyncClient(base_url=gateway, headers=HEADERS, timeout=20)
         )

@@ -120,7 +120,7 @@ async def test_history_holds_user_text_calls_and_results_in_order(one: Chain) ->
     assert one.agent.seen[1].history[-1] == {"role": "assistant", "content": "first end"}
 
 
-async def test_a_failed_turn_leaves_no_history_and_carries_its_cause(one: Chain) -> None:
+async def test_a_failed_turn_carries_its_cause_and_keeps_what_it_said(one: Chain) -> None:
     await one.say("good")
     answer = await one.say("fail:the-cause")
     assert answer.status_code == 502
@@ -128,7 +128,9 @@ async def test_a_failed_turn_leaves_no_history_and_carries_its_cause(one: Chain)
     streamed = sse_events((await one.say("a fail:again", stream=True)).text)
     assert streamed[-1]["type"] == "response.failed"
     assert "again" in streamed[-1]["response"]["error"]["message"]
-    assert [m["content"] for m in await one.history()] == ["good", "good"]
+    messages = [(m["content"], m.get("interrupted", False)) for m in await one.history()]
+    said = [("a fail:again", False), ("a", True)]
+    assert messages == [("good", False), ("good", False), *said]
 
 
 async def test_turns_of_one_session_run_in_order_and_of_others_at_once(one: Chain) -> None:

@@ -14,6 +14,7 @@ GLYPHS = {
     "waiting": "○",
     "starting": "◌",
     "ready": "●",
+    "hung": "✗",
     "stopping": "◌",
     "stopped": "○",
     "failed": "✗",
@@ -32,6 +33,7 @@ GLYPHS = {
 TONES = {
     "starting": "$text-warning",
     "ready": "$text-success",
+    "hung": "$text-error",
     "stopping": "$text-warning",
     "failed": "$text-error",
     "flapping": "$text-error",

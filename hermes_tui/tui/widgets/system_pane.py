@@ -311,9 +311,9 @@ def _rows(view: ViewState, sample: SystemSample | None, roomy: bool) -> Iterator
             yield Row(key=f"{branch.label}\n", left=left, selectable=False)
             continue
         yield _row(branch.stem, process, sample, roomy)
-        if process.reason:
-            reason = Content.assemble("    ", line(process.reason, "dim"))
-            yield Row(key=f"{process.name}\n", left=reason, selectable=False)
+        if note := process.reason or process.work:
+            left = Content.assemble("    ", line(note, "dim"))
+            yield Row(key=f"{process.name}\n", left=left, selectable=False)
 
 
 def _row(stem: str, process: ProcessStatus, sample: SystemSample | None, roomy: bool) -> Row:

@@ -106,6 +106,9 @@ class GatewayRole(ServicesRole):
 
     router_url: str
     """Where the router answers."""
+    retry_s: float = 35.0
+    """Seconds that a turn which has not begun waits for a role that is down or hung: the time in
+    which a hung one is found, and some for its start."""
 
 
 class DataProxyRole(ServicesRole):

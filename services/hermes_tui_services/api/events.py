@@ -134,9 +134,7 @@ class TurnCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFailed:
-    """The turn is over without a reply. It is not part of the conversation, unless it was
-    interrupted.
-    """
+    """The turn is over without a whole reply; the conversation keeps what it had said."""
 
     message: str
     """What went wrong, for a person."""
@@ -168,7 +166,7 @@ class TurnFailed:
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was stopped: then the conversation keeps its text."""
+        """Whether it was stopped."""
         return self.code == INTERRUPTED
 
 

@@ -176,6 +176,8 @@ class RouteBody(Body):
     """Whether a session without a pair is given one for good."""
     avoid: str | None = None
     """URL of a data proxy that just failed: looked at before the answer."""
+    known: str | None = None
+    """URL of the data proxy that the router named last: a router that lost its memory learns it."""
 
 
 class SessionBody(Body):

@@ -217,7 +217,11 @@ class Sessions:
     async def _run(self, turn: Turn) -> TurnEnd:
         """Run a turn and keep it; return its last event."""
         request = await self._prepare(turn)
-        end = await self._relay(turn, request)
+        try:
+            end = await self._relay(turn, request)
+        except ApiError:
+            await self._keep_begun(turn)
+            raise
         if isinstance(end, TurnCompleted):
             messages = end.messages
             if messages is None:
@@ -226,7 +230,18 @@ class Sessions:
             return TurnCompleted(text=end.text, metadata=end.metadata)
         if end.interrupted:
             await self._keep(turn, interrupted_messages(turn.events), interrupted=True)
+        else:
+            await self._keep_begun(turn)
         return end
+
+    async def _keep_begun(self, turn: Turn) -> None:
+        """Keep what a turn that failed had said; one that said nothing leaves nothing.
+
+        Without its idempotency keys: sent again, the message is to be answered.
+        """
+        if messages_of(turn.events):
+            messages = interrupted_messages(turn.events)
+            await self._keep(turn, messages, interrupted=True, repeatable=True)
 
     async def _release(self, session: _Session) -> None:
         """Free the session's agent. A turn that arrives meanwhile waits, and gets a new agent."""
@@ -299,6 +314,7 @@ class Sessions:
         metadata: dict[str, Any] | None = None,
         *,
         interrupted: bool = False,
+        repeatable: bool = False,
     ) -> None:
         if turn.request.history is not None:
             return
@@ -307,7 +323,7 @@ class Sessions:
             messages=[{"role": "user", "content": turn.message}, *messages],
             summary=summary,
             metadata=metadata or {},
-            idempotency_keys=turn.idempotency_keys,
+            idempotency_keys=() if repeatable else turn.idempotency_keys,
             interrupted=interrupted,
             started_at=turn.started_at,
             finished_at=time.time(),

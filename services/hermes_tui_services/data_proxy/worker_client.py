@@ -56,8 +56,8 @@ class WorkerClient:
                 raise self._down(error) from error
             raise ApiError(
                 502,
-                f"The worker at {self._url} died during the turn ({cause_of(error)}); nothing was "
-                "added to the conversation. Send the message again.",
+                f"The worker at {self._url} died during the turn ({cause_of(error)}); the "
+                "conversation keeps what it had said. Send the message again.",
                 code="worker_died",
             ) from error
 

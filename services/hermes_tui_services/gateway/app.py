@@ -29,7 +29,7 @@ from hermes_tui_services.api.protocol import (
     check_session_key,
     path_key,
 )
-from hermes_tui_services.gateway.data_proxies import RETRY_S, DataProxies
+from hermes_tui_services.gateway.data_proxies import DataProxies
 from hermes_tui_services.gateway.requests import (
     ChatBody,
     ResponsesBody,
@@ -49,18 +49,13 @@ AGENT_MODEL = "hermes-agent"
 """The agent's name as a model, for clients that list models."""
 
 
-def create_app(config: GatewayRole, *, retry_s: float = RETRY_S) -> Starlette:
-    """Return the gateway's app.
-
-    Args:
-        config: the role.
-        retry_s: how long a turn waits for a role that is down.
-    """
+def create_app(config: GatewayRole) -> Starlette:
+    """Return the gateway's app."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with peer_client(config.admin_key.get_secret_value()) as client:
-            app.state.data_proxies = DataProxies(client, config.router_url, retry_s)
+            app.state.data_proxies = DataProxies(client, config.router_url, config.retry_s)
             yield
 
     session = "/sessions/{key:session_key}"

@@ -34,8 +34,12 @@ from hermes_tui_services.api.wire import ConversationInfo, PairState, RunningTur
 Row = TypeVar("Row", bound=BaseModel)
 logger = logging.getLogger(__name__)
 
-RETRY_S = 15.0
-"""How long a turn waits for a role that is down before it fails with 503."""
+ROUTER_TIMEOUT_S = 5.0
+"""How long the router may take: it answers from memory; one that is hung holds up every turn."""
+
+LIST_TIMEOUT_S = 5.0
+"""How long a data proxy may take over a list; the others' rows are shown without those of one that
+is hung."""
 
 RETRY_EVERY_S = 0.2
 """Time between two tries."""
@@ -43,7 +47,8 @@ RETRY_EVERY_S = 0.2
 MAX_KNOWN = 10_000
 """How many sessions' data proxies are remembered."""
 
-_UNAVAILABLE = ("router_unavailable", "no_live_pair", PROXY_UNAVAILABLE, WORKER_UNAVAILABLE)
+_ROUTER_UNAVAILABLE = "router_unavailable"
+_UNAVAILABLE = (_ROUTER_UNAVAILABLE, "no_live_pair", PROXY_UNAVAILABLE, WORKER_UNAVAILABLE)
 
 
 class DataProxies:
@@ -52,12 +57,11 @@ class DataProxies:
     Args:
         client: knows the admin key and keeps connections.
         router_url: where the router answers.
-        retry_s: how long to wait for a role that is down.
+        retry_s: how long a turn that has not begun waits for a role that is down or hung, counted
+            from its first failure; it may have waited behind others before.
     """
 
-    def __init__(
-        self, client: httpx.AsyncClient, router_url: str, retry_s: float = RETRY_S
-    ) -> None:
+    def __init__(self, client: httpx.AsyncClient, router_url: str, retry_s: float) -> None:
         self._client = client
         self._router = router_url.rstrip("/")
         self._retry_s = retry_s
@@ -71,7 +75,7 @@ class DataProxies:
 
         Raises: ApiError: it was not accepted.
         """
-        deadline = time.monotonic() + self._retry_s
+        deadline: float | None = None
         addr: list[str] = []
         accepted = False
         while True:
@@ -87,6 +91,7 @@ class DataProxies:
                             yield event
                 return
             except ApiError as error:
+                deadline = deadline or time.monotonic() + self._retry_s
                 again = error.code in _UNAVAILABLE and not begun and time.monotonic() < deadline
                 if not again:
                     if not accepted:
@@ -157,8 +162,8 @@ class DataProxies:
     ) -> str:
         """Return the URL of the session's data proxy.
 
-        The router is asked once for a session, and again when its data proxy failed: it says the
-        same each time until then.
+        The router is asked each time: it moves the sessions of a pair that is hung, which nobody
+        else learns of. What it said last counts only while it is down itself.
 
         Args:
             create: whether a session without a pair is given one for good.
@@ -166,11 +171,16 @@ class DataProxies:
 
         Raises: ApiError: 503 when the router is down, or no pair is up.
         """
-        if avoid is None and (known := self._known.get(session_key)):
+        known = self._known.get(session_key)
+        body = RouteBody(session_key=session_key, create=create, avoid=avoid, known=known)
+        try:
+            answer = await self._ask_router("POST", "/route", body.model_dump())
+        except ApiError as error:
+            if error.code != _ROUTER_UNAVAILABLE or known in (None, avoid):
+                self._known.pop(session_key, None)
+                raise
             return known
-        self._known.pop(session_key, None)
-        body = RouteBody(session_key=session_key, create=create, avoid=avoid)
-        addr = str((await self._ask_router("POST", "/route", body.model_dump()))["data_proxy_addr"])
+        addr = str(answer["data_proxy_addr"])
         if create:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
@@ -220,27 +230,43 @@ class DataProxies:
         answer = await self._ask_router("GET", "/pairs")
         pairs = [PairState.model_validate(row) for row in answer["data"]]
         live = [pair.addr for pair in pairs if pair.cause is None]
-        answers = await asyncio.gather(*(self._call("GET", addr, path) for addr in live))
-        return [kind.model_validate(row) for answer in answers for row in answer["data"]]
+        answers = await asyncio.gather(
+            *(self._call("GET", addr, path, timeout_s=LIST_TIMEOUT_S) for addr in live),
+            return_exceptions=True,
+        )
+        errors = [answer for answer in answers if isinstance(answer, BaseException)]
+        for error in errors:
+            logger.warning("list is incomplete path=%s cause=%s", path, error)
+            if len(errors) == len(answers) or not isinstance(error, ApiError):
+                raise error
+        rows = (answer["data"] for answer in answers if not isinstance(answer, BaseException))
+        return [kind.model_validate(row) for data in rows for row in data]
 
     async def _ask_router(
         self, method: str, path: str, body: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         try:
-            return await self._request(method, f"{self._router}{path}", body)
+            return await self._request(method, f"{self._router}{path}", body, ROUTER_TIMEOUT_S)
         except httpx.TransportError as error:
-            raise _down("router", self._router, cause_of(error), "router_unavailable") from error
+            raise _down("router", self._router, cause_of(error), _ROUTER_UNAVAILABLE) from error
 
     async def _call(
-        self, method: str, addr: str, path: str, body: dict[str, Any] | None = None
+        self,
+        method: str,
+        addr: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
     ) -> dict[str, Any]:
         try:
-            return await self._request(method, f"{addr}{path}", body)
+            return await self._request(method, f"{addr}{path}", body, timeout_s)
         except httpx.TransportError as error:
             raise _proxy_down(addr, cause_of(error)) from error
 
-    async def _request(self, method: str, url: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        answer = await self._client.request(method, url, json=body, timeout=CALL_TIMEOUT_S)
+    async def _request(
+        self, method: str, url: str, body: dict[str, Any] | None, timeout_s: float
+    ) -> dict[str, Any]:
+        answer = await self._client.request(method, url, json=body, timeout=timeout_s)
         if answer.status_code != 200:
             raise api_error_from(answer)
         result: dict[str, Any] = answer.json()

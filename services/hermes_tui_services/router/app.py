@@ -87,7 +87,7 @@ async def _unregister(request: Request) -> Response:
 async def _route(request: Request) -> Response:
     body = await read_body(request, RouteBody)
     addr = await request.app.state.pairs.route(
-        body.session_key, create=body.create, avoid=body.avoid
+        body.session_key, create=body.create, avoid=body.avoid, known=body.known
     )
     return JSONResponse({"data_proxy_addr": addr})
 

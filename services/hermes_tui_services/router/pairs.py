@@ -23,6 +23,9 @@ MAX_SLOW_POLLS = 3
 FORGET_S = 30.0
 """A pair that is dead and no longer registers is forgotten after this long."""
 
+LEARN_S = 5.0
+"""Within this time of its start every pair that lives has registered; they try each second."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Pair:
@@ -44,6 +47,7 @@ class Pairs:
         self._client = client
         self._pairs: dict[str, Pair] = {}
         self._sessions: dict[str, str] = {}
+        self._started_at = time.monotonic()
 
     @property
     def num_sessions(self) -> int:
@@ -79,22 +83,41 @@ class Pairs:
         if addr is None or self._sessions.get(session_key) == addr:
             self._sessions.pop(session_key, None)
 
-    async def route(self, session_key: str, *, create: bool, avoid: str | None) -> str:
+    async def route(
+        self, session_key: str, *, create: bool, avoid: str | None = None, known: str | None = None
+    ) -> str:
         """Return the data proxy for a session: the one that it has, else the least busy one.
 
+        Args:
+            create: whether the session keeps what it is given.
+            avoid: a data proxy that just failed the caller; another goes first unless it answers.
+            known: what the caller was told last, for a router that was restarted since.
         Raises: ApiError: 503 when no pair lives; says why.
         """
-        if suspect := self._pairs.get(avoid or ""):
+        suspect = self._pairs.get(avoid or "")
+        if suspect:
             await self._poll(suspect)
-        pair = self._pairs.get(self._sessions.get(session_key, ""))
-        if pair is None or pair.cause:
-            pair = self._least_busy()
-            if create:
-                self._sessions[session_key] = pair.addr
+        slow = suspect if suspect and suspect.slow_polls else None
+        addr = self._sessions.get(session_key, known or "")
+        if addr and addr == known and addr not in (avoid, *self._pairs) and self._is_learning():
+            return addr
+        pair = self._pairs.get(addr)
+        if pair is None or pair.cause or (pair is slow and self._live(but=slow)):
+            pair = self._least_busy(but=slow)
+        if create:
+            self._sessions[session_key] = pair.addr
         return pair.addr
 
-    def _least_busy(self) -> Pair:
-        live = [pair for pair in self._pairs.values() if not pair.cause]
+    def _is_learning(self) -> bool:
+        """Return whether it was started just now, so that pairs may live that it does not know."""
+        return time.monotonic() - self._started_at < LEARN_S
+
+    def _live(self, but: Pair | None = None) -> list[Pair]:
+        return [pair for pair in self._pairs.values() if not pair.cause and pair is not but]
+
+    def _least_busy(self, but: Pair | None = None) -> Pair:
+        """Return the live pair with the fewest sessions; ``but`` only if there is no other."""
+        live = self._live(but) or self._live()
         if not live:
             causes = "; ".join(f"{pair.addr}: {pair.cause}" for pair in self._pairs.values())
             raise ApiError(

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hermes_tui_common.errors import ApiError, HermesTuiError
+from hermes_tui_common.heartbeat import working
 from hermes_tui_common.http import EXCEPTION_HANDLERS, read_body, sse
 from hermes_tui_common.keyed_locks import KeyedLocks
 from hermes_tui_common.request_keys import RequireKey
@@ -53,6 +54,8 @@ class _Run:
     started: bool = False
     interrupted: bool = False
     finished: bool = False
+    watch: asyncio.Task[None] | None = None
+    """Reports an interrupted run to the heartbeat until it is over."""
 
     def finish(self, end: TurnEnd) -> None:
         """Report the last event."""
@@ -109,6 +112,8 @@ class _Worker:
         run.interrupted = True
         if not run.started:
             return  # it will see the flag once its turn comes
+        if run.task:
+            run.watch = asyncio.create_task(_report_until_over(run.request.run_id, run.task))
         stop = getattr(self.agent, "interrupt", None)
         if stop is not None:
             await _maybe_await(stop(run.request.session_key))
@@ -122,6 +127,12 @@ class _Worker:
             await self.interrupt(run)
         async with self.locks.hold(session_key):
             await _maybe_call(self.agent, "close_session", session_key)
+
+
+async def _report_until_over(run_id: str, run: asyncio.Task[None]) -> None:
+    """Report a run that was interrupted: an agent that never lets go of one blocks its session."""
+    with working(f"ending the interrupted turn {run_id}"):
+        await asyncio.wait((run,))
 
 
 def _completed(response: AgentResponse) -> TurnCompleted:

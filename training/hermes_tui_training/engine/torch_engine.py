@@ -22,6 +22,7 @@ import torch
 from tokenizers import Tokenizer
 
 from hermes_tui_common.errors import ConfigError, TrainingError
+from hermes_tui_common.heartbeat import working
 from hermes_tui_training.api.config import ModelConfig, TrainingConfig
 from hermes_tui_training.chat_template.detokenizer import TokenTexts
 from hermes_tui_training.engine.base import EngineOutput, EngineStats, SamplingParams
@@ -285,16 +286,17 @@ class TorchEngine:
             self._inbox.clear()
             self._calls.clear()
             stopping = self._stopping  # later requests are refused: see _started
-        for request in arrived:
-            scheduler.add(request)
-        for call in calls:
-            call()
-        scheduler.drop_aborted()
-        if stopping:
-            self._fail_all(scheduler, TrainingError("the engine was stopped"))
-            return False
-        if scheduler.has_work and not self._paused:
-            self._step(scheduler)
+        with working("one step of the engine"):
+            for request in arrived:
+                scheduler.add(request)
+            for call in calls:
+                call()
+            scheduler.drop_aborted()
+            if stopping:
+                self._fail_all(scheduler, TrainingError("the engine was stopped"))
+                return False
+            if scheduler.has_work and not self._paused:
+                self._step(scheduler)
         return True
 
     def _is_due(self, scheduler: Scheduler) -> bool:

@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 
 from hermes_tui_common.auth import require_key
 from hermes_tui_common.errors import ApiError, TrainingError
+from hermes_tui_common.heartbeat import working
 from hermes_tui_common.http import EXCEPTION_HANDLERS, read_body
 from hermes_tui_common.serving import report_stage
 from hermes_tui_training.api.config import LearnerRole
@@ -103,7 +104,8 @@ class LearnerService:
             assert self._learner is not None
             self._busy_with = version
             try:
-                return work(self._learner)
+                with working(f"making version {version}"):
+                    return work(self._learner)
             finally:
                 self._busy_with = None
 

@@ -15,6 +15,7 @@ import torch
 from pydantic import ValidationError
 
 from hermes_tui_common.errors import ConfigError, TrainingError
+from hermes_tui_common.heartbeat import advance
 from hermes_tui_training.algorithm.samples import TrainingSample
 from hermes_tui_training.api.config import (
     ModelConfig,
@@ -119,6 +120,7 @@ class Learner:
             TrainingError: it cannot be read now.
         """
         started = time.monotonic()
+        advance(f"loading version {version}")
         # Nothing may pass for the new version while only some of it has been loaded.
         self.version = -1
         self._num_updates = 0
@@ -202,6 +204,7 @@ class Learner:
     def _save(self, result: StepResult | RollbackResult) -> float:
         """Write what is held as a checkpoint; return the seconds that it took."""
         started = time.monotonic()
+        advance("saving")
         self.version = -1  # until it is certain that there is a checkpoint of what is held
         with checkpoint.writing(
             self._checkpoints,
@@ -210,6 +213,7 @@ class Learner:
             parent=checkpoint.parent_of(result),
         ) as directory:
             self._policy.save(directory)
+            advance()
             write_state(
                 directory,
                 TrainingState(

@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from hermes_tui_common.errors import ConfigError, TrainingError
+from hermes_tui_common.heartbeat import advance
 from hermes_tui_training.api.config import LoraConfig
 from hermes_tui_training.learner.batches import Batch
 
@@ -228,6 +229,7 @@ class PolicyModel:
         return hidden_BTD[:, :-1][batch.loss_mask_BT[:, 1:]]
 
     def _score(self, model: Any, batch: Batch, kept_rows: Tensor | None) -> TokenScores:
+        advance()
         hidden_ND = self._trained_hidden(model, batch)
         logprobs, entropies, kept = [], [], []
         for rows in _row_chunks(len(hidden_ND)):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hermes_tui_common.heartbeat import advance
 from hermes_tui_training.algorithm.losses import (
     LossInputs,
     LossOutputs,
@@ -200,7 +201,8 @@ class Updater:
         num_certain = 0
         stale: set[str] = set()
         fresh: set[str] = set()
-        for batch, rows in zip(batches, _kept_rows(batches), strict=True):
+        for number, (batch, rows) in enumerate(zip(batches, _kept_rows(batches), strict=True), 1):
+            advance(f"batch {number} of {len(batches)}")
             score = self._policy.score_for_gradient(batch, rows)
             before_N = score.logprobs_N.detach()
             _require_finite([before_N], [batch], "log-probabilities before the update")
