@@ -41,7 +41,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: setup
-	@for name in engine agent_service learning bookkeeping gateway screen; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	@for name in engine agent_service learning proof bookkeeping gateway screen; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -380,10 +380,17 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+LEARNS = (
+    *(f"algorithm/{name}.py" for name in ("advantages", "losses", "samples", "step_length")),
+    *(f"learner/{name}.py" for name in ("batches", "direction", "model", "reference", "update")),
+)
+"""Files of the training package that decide what a score does."""
+
+
 def is_old(cell: dict[str, Any]) -> bool:
-    """Whether what learns has changed since the cell ran."""
-    learns = [f"training/hermes_tui_training/{name}" for name in ("algorithm", "learner")]
-    return git("diff", "--quiet", cell["commit"], "--", *learns).returncode != 0
+    """Whether what a score does has changed since the cell ran."""
+    files = [f"training/hermes_tui_training/{name}" for name in LEARNS]
+    return git("diff", "--quiet", cell["commit"], "--", *files).returncode != 0
 
 
 def read_cells() -> dict[tuple[str, int], dict[str, Any]]:

@@ -19,6 +19,10 @@ _TEXTS = {
     "lost": "lost when the trainer died",
     "incomplete": "a part of it was lost",
     "non_finite": "its step gave no finite numbers",
+    "certain": "the model says this nearly always by now",
+    "no_gradient": "its scores cancel each other out, or ask for nothing",
+    "step_too_far": "no step was small enough for the bound on its own reply",
+    "reference_drift": "any step would move the reference text too far",
 }
 
 

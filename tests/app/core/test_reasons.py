@@ -11,13 +11,16 @@ from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.reasons import reason_text
 from hermes_tui.plain.formatting import turn_text
 from hermes_tui.tui.widgets.turn_view import TurnStatus, badge
+from hermes_tui_training.api.learner import StillReason
 from hermes_tui_training.api.types import UntrainableReason
 
 OF_EPISODES = ("incomplete", "non_finite")
 """Why an episode is dropped, beside what its completions say."""
 
 
-@pytest.mark.parametrize("reason", [*get_args(UntrainableReason), *OF_EPISODES])
+@pytest.mark.parametrize(
+    "reason", [*get_args(UntrainableReason), *get_args(StillReason), *OF_EPISODES]
+)
 def test_a_reason_has_words(reason: str) -> None:
     assert " " in reason_text(reason)
 
