@@ -131,7 +131,7 @@ def _turn(runner: asyncio.Runner, turn: Coroutine[object, object, None]) -> None
     except HermesTuiError as error:
         from hermes_tui.core.sanitize import clean
 
-        click.echo(f"Error: {clean(str(error))}\n")
+        click.echo(f"error: {clean(str(error))}\n")
 
 
 async def _show_turn(client: AgentClient, session_key: str, message: str, route: _Route) -> None:
@@ -156,7 +156,7 @@ async def _show_turn(client: AgentClient, session_key: str, message: str, route:
             case updates.ApprovalRequested():
                 await _ask(client, session_key, update)
             case updates.TurnFailed():
-                click.echo(f"\nError: {clean(update.message)}")
+                click.echo(f"\nerror: {clean(update.message)}")
     click.echo("\n")
 
 

@@ -64,21 +64,28 @@ def show(invocation: Invocation) -> None:
 def check(invocation: Invocation) -> None:
     """Check the configuration.
 
-    Exits with 2 and says what is wrong, where, and what is meant instead.
+    Exits with 2 and says all that is wrong, where, and what is meant instead.
     """
     from textual.theme import BUILTIN_THEMES
 
     from hermes_tui.config.paths import RunDir
-    from hermes_tui.config.settings import load_with_sources
+    from hermes_tui.config.settings import load_with_problems
+    from hermes_tui.core.errors import EXIT_CONFIG
+    from hermes_tui.core.sanitize import clean
     from hermes_tui.tui.keys import resolve
-    from hermes_tui_common.errors import ConfigError
 
-    loaded, sources = load_with_sources(invocation.overrides, path=invocation.config_file)
-    problems = list(resolve(loaded.tui.keymap).problems)
-    if loaded.tui.theme not in BUILTIN_THEMES:
-        known = ", ".join(sorted(BUILTIN_THEMES))
-        problems.append(f"tui.theme: there is no theme “{loaded.tui.theme}”; there are {known}")
-    if problems:
-        raise ConfigError(f"{sources.file or 'configuration'}: " + "; ".join(problems))
+    loaded, sources, problems = load_with_problems(
+        invocation.overrides, path=invocation.config_file
+    )
+    place = sources.file or "configuration"
+    if loaded is not None:
+        problems += [f"{place}: {problem}" for problem in resolve(loaded.tui.keymap).problems]
+        if (theme := loaded.tui.theme) not in BUILTIN_THEMES:
+            known = ", ".join(sorted(BUILTIN_THEMES))
+            problems.append(f"{place}: tui.theme: there is no theme “{theme}”; there are {known}")
+    if problems or loaded is None:
+        for problem in problems:
+            click.echo(f"error: {clean(problem)}", err=True)
+        raise SystemExit(EXIT_CONFIG)
     click.echo(f"ok: {sources.file or 'no file, all defaults'}")
     click.echo(f"run directory: {RunDir.of(loaded).root}")

@@ -13,16 +13,16 @@ import click
 
 from hermes_tui import __version__
 from hermes_tui.cli.overrides import Invocation, OverridesCommand
+from hermes_tui.core.units import size
 
 if TYPE_CHECKING:
     from hermes_tui.config.paths import RunDir
     from hermes_tui.config.settings import Config
 
-_GIB = 1024**3
 _MIN_COLUMNS, _MIN_ROWS = 60, 20
 """A smaller terminal shows only a notice."""
 
-_MIN_FREE_DISK_GIB = 2
+_MIN_FREE_DISK_BYTES = 2_000_000_000
 """Room for the embedded model, its conversion and a few checkpoints."""
 
 _PACKAGES = {
@@ -126,10 +126,10 @@ def _devices() -> Iterator[Finding]:
 
     sample = SystemSampler().sample({})
     yield Finding("cpu", f"{sample.cpu_count} cores for this process")
-    total, used = sample.memory_total_bytes / _GIB, sample.memory_used_bytes / _GIB
-    yield Finding("memory", f"{total - used:.1f} of {total:.1f} GiB free")
+    total, used = sample.memory_total_bytes, sample.memory_used_bytes
+    yield Finding("memory", f"{size(total - used)} of {size(total)} free")
     for gpu in sample.gpus:
-        memory = f"{gpu.memory_total_bytes / _GIB:.0f} GiB" if gpu.memory_total_bytes else "n/a"
+        memory = size(gpu.memory_total_bytes) if gpu.memory_total_bytes else "n/a"
         fix = "" if _torch_sees_gpus() else "pip install torch, in a build with CUDA"
         unused = ", but the installed torch is for CPUs only" if fix else ""
         yield Finding(f"gpu {gpu.index}", f"{gpu.name or 'n/a'}, {memory}{unused}", fix)
@@ -158,9 +158,9 @@ def _paths(invocation: Invocation, run_dir: RunDir) -> Iterator[Finding]:
     there = run_dir.existing
     if not os.access(there, os.W_OK):
         yield Finding("run directory", f"{there} is not writable", "set run.dir to another place")
-    free_gib = run_dir.free_bytes / _GIB
-    fix = "" if free_gib >= _MIN_FREE_DISK_GIB else "free some space, or set run.dir elsewhere"
-    yield Finding("disk", f"{free_gib:.1f} GiB free", fix)
+    enough = run_dir.free_bytes >= _MIN_FREE_DISK_BYTES
+    fix = "" if enough else "free some space, or set run.dir elsewhere"
+    yield Finding("disk", f"{size(run_dir.free_bytes)} free", fix)
 
 
 def _model(config: Config) -> Iterator[Finding]:

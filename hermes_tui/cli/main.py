@@ -12,6 +12,7 @@ import click
 
 from hermes_tui import __version__
 from hermes_tui.cli.overrides import Invocation, OverridesGroup
+from hermes_tui.core.errors import EXIT_INTERRUPTED
 from hermes_tui_common.errors import HermesTuiError
 
 
@@ -83,29 +84,47 @@ def cli(ctx: click.Context, config_file: Path | None, serve: bool, plain: bool) 
     if plain:
         from hermes_tui.plain.run import run_plain
 
-        raise SystemExit(run_plain(invocation.load()))
+        raise SystemExit(run_plain(invocation.load(), invocation.command("stop")))
     if serve:
         from hermes_tui.supervisor import serve as headless
 
         raise SystemExit(headless.serve(invocation.load()))
     from hermes_tui.cli.stack import open_screen
 
-    raise SystemExit(open_screen(invocation.load()))
+    raise SystemExit(open_screen(invocation))
 
 
 def main(args: list[str] | None = None) -> Any:
-    """Run the command line; every expected error is one line on standard error."""
+    """Run the command line; every expected error is one line on standard error.
+
+    Such a line begins with ``error: ``, whoever found the mistake.
+    """
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows no UTF-8 shows a question mark instead of ending the program.
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
-        cli.main(args=args, prog_name="hermes-tui", standalone_mode=True)
+        code = cli.main(args=args, prog_name="hermes-tui", standalone_mode=False)
+        raise SystemExit(code if isinstance(code, int) else 0)
+    except click.Abort:
+        raise SystemExit(EXIT_INTERRUPTED) from None
+    except click.ClickException as error:
+        click.echo(f"error: {_one_line(error)}", err=True)
+        raise SystemExit(error.exit_code) from error
     except HermesTuiError as error:
         from hermes_tui.core.errors import exit_code
         from hermes_tui.core.sanitize import clean
 
         click.echo(f"error: {clean(str(error))}", err=True)
         raise SystemExit(exit_code(error)) from error
+
+
+def _one_line(error: click.ClickException) -> str:
+    """Return what is wrong with a command line, and where to read how it is meant."""
+    said = error.format_message().rstrip(".")
+    said = said[:1].lower() + said[1:]
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return said
+    return f"{said}; see `{error.ctx.command_path} --help`"
 
 
 if __name__ == "__main__":

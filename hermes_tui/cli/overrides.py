@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,11 @@ class Invocation:
         from hermes_tui.config.settings import load_config
 
         return load_config((*self.overrides, *more), path=self.config_file)
+
+    def command(self, *words: str) -> str:
+        """Return the command line of another command on the same configuration."""
+        file = ["-c", str(self.config_file)] if self.config_file else []
+        return shlex.join(["hermes-tui", *file, *words, *self.overrides])
 
     def run_dir(self) -> RunDir:
         """Return the run directory."""

@@ -14,6 +14,7 @@ from hermes_tui.cli.connect import inference_gateway, run_async
 from hermes_tui.cli.overrides import Invocation, OverridesCommand, OverridesGroup
 
 if TYPE_CHECKING:
+    from hermes_tui_training.api.client import InferenceClient
     from hermes_tui_training.api.types import Session
     from hermes_tui_training.api.wire import (
         EndedSession,
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
         RewardAnswer,
         StartedSessions,
     )
+
+_TITLE_CELLS = 60
+"""Width of a session's title in a list."""
+
+_PAGE = 1000
+"""Episodes that are asked for at once."""
 
 _gateway = click.argument("gateway_url", required=False)
 _admin_key = click.option(
@@ -138,13 +145,14 @@ def list_(
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
-    from hermes_tui.core.sanitize import one_line
+    from hermes_tui.core.sanitize import one_line, shorten
 
-    click.echo(f"{'SESSION':<30}{'STARTED':<21}{'STATE':<8}TASK")
+    click.echo(f"{'SESSION':<30}{'STARTED':<21}{'STATE':<8}{'TASK':<12}TITLE")
     for row in rows:
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at))
         state = "ended" if row.ended_at else "open"
-        click.echo(f"{row.session_id:<30}{started:<21}{state:<8}{one_line(row.task_id)}")
+        task, title = one_line(row.task_id), shorten(one_line(row.title or ""), _TITLE_CELLS)
+        click.echo(f"{row.session_id:<30}{started:<21}{state:<8}{task:<11} {title}".rstrip())
 
 
 @session.command()
@@ -180,9 +188,11 @@ def show(
 
 
 def _print_episode(episode: EpisodeRecord) -> None:
+    from hermes_tui.core.reward_text import reward_text
     from hermes_tui.core.sanitize import one_line
 
-    reward = "no reward" if episode.reward is None else f"reward {episode.reward:+.2f}"
+    reward = "no reward" if episode.reward is None else f"reward {reward_text(episode.reward)}"
+    reward += f" (“{episode.feedback}”)" if episode.feedback else ""
     step = f" · step {episode.step}" if episode.step is not None else ""
     dropped = f" · {episode.dropped_reason}" if episode.dropped_reason else ""
     head = f"{episode.episode_id} · {episode.state} · {reward}{step}{dropped}"
@@ -208,13 +218,35 @@ def _echo(head: str, text: str) -> None:
     click.echo(head + clean(text).replace("\n", "\n" + " " * len(head)))
 
 
+async def _last_episode(client: InferenceClient) -> str:
+    """Return the id of the episode in which something was sampled last, after saying which it is.
+
+    Raises: ConfigError: nothing was recorded yet.
+    """
+    from hermes_tui.core.sanitize import one_line, shorten
+    from hermes_tui_common.errors import ConfigError
+
+    spoken = [row for row in await client.sessions() if row.num_episodes]
+    if not spoken:
+        raise ConfigError("there is no episode to judge: nothing was said in this stack yet")
+    session = max(spoken, key=lambda row: row.last_active_at)
+    number, episode = 0, None
+    while page := await client.episodes(
+        session_id=session.session_id, after=episode.episode_id if episode else None, limit=_PAGE
+    ):
+        number, episode = number + len(page), page[-1]
+    assert episode, "the session has episodes"
+    title = shorten(one_line(session.title or session.task_id), _TITLE_CELLS)
+    click.echo(f"judging episode {number} of “{title}”: {episode.episode_id}, {episode.state}")
+    return episode.episode_id
+
+
 @click.command(cls=OverridesCommand)
 @_gateway
 @click.option(
     "--api-key",
     envvar="SESSION_API_KEY",
-    required=True,
-    help="The session's sk-sess- key (env: SESSION_API_KEY).",
+    help="The session's sk-sess- key (env: SESSION_API_KEY); without it the stack's last episode.",
 )
 @click.option(
     "--reward",
@@ -231,12 +263,15 @@ def _echo(head: str, text: str) -> None:
 def reward(
     invocation: Invocation,
     gateway_url: str | None,
-    api_key: str,
+    api_key: str | None,
     value: float,
     feedback: str | None,
     interaction_id: str | None,
 ) -> None:
-    """Judge the session's episode; the trainer learns from it."""
+    """Judge the session's episode; the trainer learns from it.
+
+    Without a key it judges the newest episode of the running stack, and says first which that is.
+    """
     if not math.isfinite(value):
         raise click.BadParameter("a reward is a finite number", param_hint="--reward")
 
@@ -245,7 +280,10 @@ def reward(
 
         gateway = await inference_gateway(invocation, gateway_url, api_key)
         async with InferenceClient(gateway.url, gateway.key) as client:
-            return await client.set_reward(value, feedback=feedback, interaction_id=interaction_id)
+            episode_id = None if api_key or interaction_id else await _last_episode(client)
+            return await client.set_reward(
+                value, feedback=feedback, episode_id=episode_id, interaction_id=interaction_id
+            )
 
     answer = run_async(call())
     click.echo(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hmac
+import html
 import importlib.util
 import logging
 import secrets
@@ -37,6 +38,20 @@ COOKIE = "hermes-tui-key"
 
 _OPEN = "/static/"
 """Paths that need no key: the scripts and fonts of the page."""
+
+
+_FOCUS = """\
+    <script>
+      // textual-serve shows the terminal with its first bytes and leaves the keyboard to the page.
+      new MutationObserver((_, observer) => {
+        const keyboard = document.querySelector(".xterm-helper-textarea");
+        if (keyboard && document.body.classList.contains("-first-byte")) {
+          keyboard.focus();
+          observer.disconnect();
+        }
+      }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+    </script>"""
+"""Gives the keyboard to the terminal once it is shown: its prompt has the focus there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +89,7 @@ def serve(config: Config, settings: WebSettings) -> int:
     asyncio.run(_start_stack(config))
     resolved = RunDir.of(config).config_file("web")
     write_private(resolved, config.to_json())
-    _serve(resolved, settings, port)
+    _serve(resolved, settings, port, title=f"Hermes TUI · {Path(config.model.path).name}")
     return 0
 
 
@@ -111,7 +126,7 @@ def _require_free(host: str, port: int) -> None:
             ) from error
 
 
-def _serve(resolved: Path, settings: WebSettings, port: int) -> None:
+def _serve(resolved: Path, settings: WebSettings, port: int, *, title: str) -> None:
     from textual_serve.server import Server
 
     key = secrets.token_urlsafe(24)
@@ -122,6 +137,14 @@ def _serve(resolved: Path, settings: WebSettings, port: int) -> None:
         def initialize_logging(self) -> None:
             """Log only warnings, to standard error: standard output is for the link."""
             logging.basicConfig(level="WARNING", stream=sys.stderr)
+
+        async def handle_index(self, request: web.Request) -> web.Response:
+            """Serve textual-serve's page, with a title, and the keys going to the terminal."""
+            page: web.Response = await super().handle_index(request)
+            head = f"<head>\n    <title>{html.escape(self.title)}</title>"
+            text = (page.text or "").replace("<head>", head, 1)
+            page.text = text.replace("</body>", f"{_FOCUS}\n  </body>", 1)
+            return page
 
         async def on_startup(self, app: web.Application) -> None:
             """Check the key on every route, and print the link."""
@@ -136,7 +159,7 @@ def _serve(resolved: Path, settings: WebSettings, port: int) -> None:
         f"exec {shlex.join(command)}",
         host=settings.host,
         port=port,
-        title="hermes-tui",
+        title=title,
         public_url=(settings.public_url or f"http://{host}:{port}").rstrip("/"),
     )
     asyncio.set_event_loop(asyncio.new_event_loop())  # textual-serve takes the current one

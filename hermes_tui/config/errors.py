@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_origin
 
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
+
+from hermes_tui_common.errors import ConfigError
 
 _HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""^\s*([A-Za-z0-9_."'\- ]+?)\s*=""")
@@ -91,14 +93,45 @@ def _plain(key: str) -> str:
     return ".".join(part.strip().strip("\"'") for part in key.split("."))
 
 
-def explain(error: ValidationError, sources: Sources, model: type[BaseModel]) -> str:
-    """Return the first mistake of a validation in one line, and how many more there are."""
-    details = error.errors(include_url=False)
-    first, more = details[0], len(details) - 1
-    key = ".".join(part for part in first["loc"] if isinstance(part, str)) or "the configuration"
-    what = _unknown(key, model) if first["type"] == "extra_forbidden" else _wrong(key, first, model)
-    rest = f" (and {more} more)" if more else ""
-    return f"{sources.where(key)}: {what}{rest}"
+class InvalidConfigError(ConfigError):
+    """Settings that do not validate.
+
+    Args:
+        problems: one line for each, at least one.
+        rest: the settings without those.
+    """
+
+    def __init__(self, problems: Sequence[str], rest: Mapping[str, Any]) -> None:
+        more = len(problems) - 1
+        others = f" (and {more} more; `hermes-tui config check` lists them)" if more else ""
+        super().__init__(problems[0] + others)
+        self.problems = tuple(problems)
+        self.rest = rest
+
+
+def explain(error: ValidationError, sources: Sources, model: type[BaseModel]) -> list[str]:
+    """Return each mistake of a validation in one line that names its place."""
+    problems = []
+    for detail in error.errors(include_url=False):
+        key = ".".join(part for part in detail["loc"] if isinstance(part, str))
+        key = key or "the configuration"
+        is_unknown = detail["type"] == "extra_forbidden"
+        what = _unknown(key, model) if is_unknown else _wrong(key, detail, model)
+        problems.append(f"{sources.where(key)}: {what}")
+    return problems
+
+
+def without_mistakes(tree: Mapping[str, Any], error: ValidationError) -> dict[str, Any]:
+    """Return a tree of settings without those that a validation found wrong."""
+    rest: dict[str, Any] = json.loads(json.dumps(tree, default=str))
+    for detail in error.errors(include_url=False):
+        keys = [part for part in detail["loc"] if isinstance(part, str)]
+        table: Any = rest
+        for key in keys[:-1]:
+            table = table.get(key) if isinstance(table, dict) else None
+        if keys and isinstance(table, dict):
+            table.pop(keys[-1], None)
+    return rest
 
 
 def known_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

@@ -9,7 +9,7 @@ from hermes_tui.core.stack_status import SystemSample
 _GIB = 1024**3
 
 SMALL_MEMORY_BYTES = 8 * _GIB
-"""With less, the default caches and batches (about 4 GiB with the embedded model) are too much."""
+"""With less, the default caches and batches (about 4 GB with the embedded model) are too much."""
 
 LARGE_GPU_BYTES = 16 * _GIB
 """With this much or more, a GPU has room for many streams and their caches."""
@@ -69,4 +69,4 @@ def describe(machine: SystemSample, disk_free_bytes: int) -> str:
 
 
 def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / _GIB:.0f} GiB"
+    return f"{num_bytes / 1e9:.0f} GB"

@@ -10,6 +10,7 @@ import ipaddress
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -132,6 +133,45 @@ def load_with_sources(
     cwd: Path | None = None,
 ) -> tuple[Config, config_errors.Sources]:
     """Return the configuration as ``load_config`` does, and where each setting came from."""
+    tree, sources = _read(overrides, path, environ, cwd)
+    config = validate(tree, sources)
+    _check_exposure(config, sources)
+    return config, sources
+
+
+def load_with_problems(
+    overrides: Sequence[str] = (), *, path: Path | None = None
+) -> tuple[Config | None, config_errors.Sources, list[str]]:
+    """Return the configuration without what is wrong in it, and all that is, a line each.
+
+    Returns: None for the configuration when nothing can be made of the rest.
+
+    Raises: ConfigError: there is no file, or it is no TOML.
+    """
+    tree, sources = _read(overrides, path, None, None)
+    problems: list[str] = []
+    config = None
+    try:
+        config = validate(tree, sources)
+    except config_errors.InvalidConfigError as error:
+        problems += error.problems
+        with suppress(ConfigError):
+            config = validate(error.rest, sources)
+    if config is not None:
+        try:
+            _check_exposure(config, sources)
+        except ConfigError as error:
+            problems.append(str(error))
+    return config, sources, problems
+
+
+def _read(
+    overrides: Sequence[str],
+    path: Path | None,
+    environ: Mapping[str, str] | None,
+    cwd: Path | None,
+) -> tuple[dict[str, Any], config_errors.Sources]:
+    """Return the settings of file, environment and command line, and where each came from."""
     environ = os.environ if environ is None else environ
     file = path or find_file(cwd or Path.cwd(), environ)
     sources = config_errors.Sources()
@@ -139,9 +179,7 @@ def load_with_sources(
     for key, raw, where in (*_environment(environ), *_overrides(overrides)):
         sources.note(key, where)
         _put(tree, key.split("."), _parse_value(raw, _annotation(Config, key.split("."))))
-    config = validate(tree, sources)
-    _check_exposure(config, sources)
-    return config, sources
+    return tree, sources
 
 
 def validate(tree: Mapping[str, Any], sources: config_errors.Sources) -> Config:
@@ -153,7 +191,9 @@ def validate(tree: Mapping[str, Any], sources: config_errors.Sources) -> Config:
         # JSON mode is strict about types, yet takes a list for a tuple and a str for a secret.
         return Config.model_validate_json(json.dumps(tree, default=str), strict=True)
     except ValidationError as error:
-        raise ConfigError(config_errors.explain(error, sources, Config)) from error
+        problems = config_errors.explain(error, sources, Config)
+        rest = config_errors.without_mistakes(tree, error)
+        raise config_errors.InvalidConfigError(problems, rest) from error
 
 
 def find_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:

@@ -73,6 +73,8 @@ class SessionRow:
     """Its id."""
     task_id: str
     """The task it was started for."""
+    title: str = ""
+    """The first words that were said in it; empty before them, and where they are not kept."""
     group_id: str = ""
     """Siblings of one task share it."""
     created_at: float = 0.0
@@ -88,6 +90,7 @@ class SessionRow:
         return cls(
             session_id=session.session_id,
             task_id=session.task_id,
+            title=session.title or "",
             group_id=session.group_id,
             created_at=session.created_at,
             ended=session.ended_at is not None,

@@ -108,7 +108,9 @@ class ViewState:
         if turns and (title := one_line(turns[0].user_text)):
             return title
         session = self.sessions.get(session_id)
-        return one_line(session.task_id) or session_id if session else "new session"
+        if session is None:
+            return "new session"
+        return one_line(session.title) or one_line(session.task_id) or session_id
 
     def put_episodes(self, rows: Iterable[EpisodeRow]) -> None:
         """Take rows, new or changed; a session's episodes stay in order of their making."""

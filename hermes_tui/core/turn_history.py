@@ -62,7 +62,7 @@ class TurnHistory:
         """
         by_age = sorted(self._state.sessions.values(), key=lambda row: row.created_at)
         for session in reversed(by_age[-MAX_TITLES:]):
-            if self._state.turns.get(session.session_id):
+            if session.title or self._state.turns.get(session.session_id):
                 continue
             if not self._state.info.training:
                 await self.read_session(session.session_id)

@@ -57,13 +57,22 @@ class Plain:
         controller: the use cases, over a backend that has not been started.
         out: where everything goes.
         interactive: whether a person types the lines at a terminal.
+        stop_command: the command line that ends the stack, for the last words.
     """
 
-    def __init__(self, controller: Controller, out: TextIO, *, interactive: bool) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        out: TextIO,
+        *,
+        interactive: bool,
+        stop_command: str = "hermes-tui stop",
+    ) -> None:
         self.controller = controller
         controller.notifier.action_label = called
         self._reporter = Reporter(controller, out)
         self._interactive = interactive
+        self._stop_command = stop_command
         self._lines: deque[str | None] = deque()
         self._wake = asyncio.Event()
         self._turns: set[asyncio.Task[None]] = set()
@@ -91,6 +100,8 @@ class Plain:
             self._reporter.report_rows(quiet=True)
             self.controller.notifier.listen(self._on_change)
             self._reporter.greet()
+            if self._interactive:
+                await self._reopen()
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 watching = tasks.create_task(self.controller.watch())
@@ -99,7 +110,21 @@ class Plain:
                     task.cancel()  # a turn goes on in the stack
         finally:
             await self.controller.close()
-        return EXIT_FAILED if self._failed and not self._interactive else EXIT_OK
+        failed = self._failed or self._reporter.has_errors
+        return EXIT_FAILED if failed and not self._interactive else EXIT_OK
+
+    async def _reopen(self) -> None:
+        """Go on with the session that was open when a view was left."""
+        await self.controller.reopen()
+        state = self.controller.state
+        if not state.selected:
+            return
+        for turn in state.turns.get(state.selected, []):
+            self._reporter.skip(turn)
+        title = clean(state.title(state.selected))
+        self._reporter.line(f"[notice] going on with “{title}”; /new begins a new session")
+        for message in self.controller.outbox.of(state.selected):
+            self._reporter.line(f"[queued] “{clean(message.text)}” goes before your next message")
 
     def interrupted(self) -> bool:
         """Take ctrl+c: stop the turn in flight. Return whether there was one."""
@@ -154,6 +179,7 @@ class Plain:
                 return
         text = (line or "").strip()
         if line is None:
+            self._reporter.line(self._last_words)
             self._left = True
         elif text.startswith("/") and not text.startswith("//"):
             await self._command(text[1:])
@@ -207,11 +233,15 @@ class Plain:
         choices = request.choices
         text = (line or "").strip()
         if line is None:
-            text = "deny" if "deny" in choices else ""
+            text = lines.DENY if lines.DENY in choices else ""
+            self._reporter.line("[notice] the input has ended: nobody answers, which is a no")
+        elif not request.free and text.lower() in lines.YES_OR_NO:
+            text = lines.YES_OR_NO[text.lower()](choices)
         elif text.isdecimal() and 1 <= int(text) <= len(choices):
             text = choices[int(text) - 1]
         if text and not request.free and text not in choices:
-            self._reporter.line(f"[error] answer with one of: {', '.join(map(clean, choices))}")
+            known = ", ".join(map(clean, choices))
+            self._reporter.line(f"[error] answer with yes, no or one of: {known}")
         elif text:  # else the agent's own deadline decides
             await self.controller.approvals.answer(request, text)
 
@@ -244,6 +274,16 @@ class Plain:
         except ValueError:
             raise Usage(f"/score takes a number, such as /score 0.3, not “{clean(text)}”") from None
         return self.controller.rewards.score(reward)
+
+    def do_why(self, text: str) -> Awaitable[object]:
+        """Say why, with the score."""
+        if not text:
+            raise Usage("/why takes a sentence, such as /why too long and never to the point")
+        return self.controller.rewards.explain(text)
+
+    def do_w(self, text: str) -> Awaitable[object]:
+        """Say why, with the score: short."""
+        return self.do_why(text)
 
     def do_undo(self, _: str) -> Awaitable[object]:
         """Take the last score back."""
@@ -283,11 +323,13 @@ class Plain:
     def do_compare(self, text: str) -> None:
         """Say the same to several siblings."""
         request = self._comparison.read(text)
-        if request is None:
+        if text and request is None:
             raise Usage("/compare takes how many, 2 to 9, and a message: /compare 3 Greet Ada")
 
         async def compare() -> None:
-            self._failed |= not await self._comparison.ask(*request)
+            comparison = self._comparison
+            done = comparison.ask(*request) if request else comparison.reopen()
+            self._failed |= not await done
 
         self._begin(compare())
 
@@ -317,6 +359,7 @@ class Plain:
             episode_id = episodes[index_of(episode_number, len(episodes), "episode")].episode_id
         await self.controller.open_session(session.session_id, episode_id)
         self.do_chat("")
+        self._reporter.report_target()
 
     def do_chat(self, _: str) -> None:
         """Show the conversation."""
@@ -416,5 +459,15 @@ class Plain:
             self._reporter.line("[notice] stopping everything")
             await self.controller.notifier.attempt(self.controller.shutdown())
         else:
-            self._reporter.line("[notice] the stack runs on; `hermes-tui stop` ends it")
+            self._reporter.line(self._last_words)
         self._left = True
+
+    @property
+    def _last_words(self) -> str:
+        """What is said when the stack was not stopped from here."""
+        state = self.controller.state
+        if state.stopped:
+            return f"[notice] {clean(state.lost)}"
+        num_turns = sum(state.running_turn(session_id) is not None for session_id in state.turns)
+        replies = {0: "", 1: ", and so does the reply"}.get(num_turns, ", and so do the replies")
+        return f"[notice] the stack runs on{replies}; `{self._stop_command}` ends it"

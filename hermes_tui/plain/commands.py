@@ -31,6 +31,12 @@ COMMANDS: tuple[Command, ...] = (
     Command(word="good", action="score_good"),
     Command(word="bad", action="score_bad"),
     Command(word="score", action="score_exact", takes="NUMBER"),
+    Command(
+        word="why",
+        action="score_exact",
+        takes="SENTENCE",
+        about="Say why, until a step takes the score: the sentence is kept with it. /w is short.",
+    ),
     Command(word="undo", action="score_undo"),
     Command(word="new", action="session_new"),
     Command(word="end", action="session_end"),
@@ -44,8 +50,9 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         word="compare",
         action="compare_new",
-        takes="HOW_MANY MESSAGE",
-        about="Say one message to a group of 2 to 9 siblings; each samples its own reply.",
+        takes="[HOW_MANY MESSAGE]",
+        about="Say one message to a group of 2 to 9 siblings; each samples its own reply. Alone: "
+        "go back to the newest group without a score.",
     ),
     Command(
         word="pick",
@@ -113,6 +120,7 @@ COMMANDS: tuple[Command, ...] = (
 """What can be done; judging by tenths is ``/score``."""
 
 BY_WORD = {command.word: command for command in COMMANDS}
+BY_WORD["w"] = BY_WORD["why"]
 
 
 class Usage(Exception):

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hermes_tui.core.compare_replies import MAX_SIBLINGS, MIN_SIBLINGS, Comparison
+from hermes_tui.core.compare_replies import (
+    MAX_SIBLINGS,
+    MIN_SIBLINGS,
+    Comparison,
+    unscored_groups,
+)
 from hermes_tui.core.controller import Controller
+from hermes_tui.core.sanitize import clean
 from hermes_tui.plain import formatting as lines
 
 
@@ -44,13 +50,28 @@ class PlainComparison:
         if not await comparison.ask(text):
             self._comparison = None
             return False
+        self._show(comparison)
+        return True
+
+    async def reopen(self) -> bool:
+        """Go back to the newest group without a score; return whether there is one."""
+        for group_id in unscored_groups(self._controller.state):
+            if comparison := await Comparison.of_group(self._controller, group_id):
+                self._comparison = comparison
+                self._print_line(f"[compare] you: {clean(comparison.text)}")
+                self._show(comparison)
+                return True
+        self._print_line("[error] no comparison waits for a score: /compare 3 MESSAGE begins one")
+        return False
+
+    def _show(self, comparison: Comparison) -> None:
+        """Show the replies, and how to pick."""
         for number, turn in enumerate(comparison.turns, 1):
             self._print_line(f"[reply {number}] {lines.turn_text(turn)}")
             for part in turn.parts:
                 for line in lines.part_lines(part):
                     self._print_line(line)
         self._print_line("[compare] /pick 2 picks the second, /pick 1 3 picks two that are as good")
-        return True
 
     async def pick(self, text: str) -> str:
         """Give the picked ones the highest reward; return what was wrong with the text."""

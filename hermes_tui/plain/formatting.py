@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from hermes_tui.core.changes import ChatTurn, Part, TextPart, ToolPart
+from hermes_tui.core.changes import ChatTurn, Part, TextPart, ThoughtPart, ToolPart
 from hermes_tui.core.models import (
     EpisodeDetail,
     EpisodeRow,
@@ -19,11 +19,19 @@ from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.sanitize import clean, one_line, visible
 from hermes_tui.core.stack_status import ProcessStatus
 from hermes_tui.core.state import ViewState
+from hermes_tui.core.units import size
+
+DENY = "deny"
+"""The choice that is a no."""
+
+YES_OR_NO: Mapping[str, Callable[[Sequence[str]], str]] = {
+    **dict.fromkeys(("y", "yes"), lambda choices: next((c for c in choices if c != DENY), "")),
+    **dict.fromkeys(("n", "no"), lambda choices: DENY if DENY in choices else ""),
+}
+"""What yes and no mean among an agent's choices: the first, which allows least, and the refusal."""
 
 MAX_RESULT_LINES = 20
 """Lines of a tool's answer that are shown at once; ``/result`` shows all."""
-
-_MIB = 1024 * 1024
 
 
 def session_lines(state: ViewState) -> Iterator[str]:
@@ -96,7 +104,8 @@ def part_lines(part: Part) -> Iterator[str]:
         if part.result is not None:
             yield from result_lines(part.result, MAX_RESULT_LINES)
     elif isinstance(part, TextPart):
-        yield f"agent: {clean(part.text)}"
+        if text := clean(part.text).strip():
+            yield f"agent: {text}"
     else:
         yield f"[thought] {clean(part.text)}"
 
@@ -148,7 +157,7 @@ def process_text(row: ProcessStatus) -> str:
     """Return one process in words."""
     words = [f"{row.name}: {row.state}"]
     words += [f"pid {row.pid}"] if row.pid else []
-    words += [f"{row.rss_bytes / _MIB:.0f} MiB"] if row.rss_bytes else []
+    words += [size(row.rss_bytes)] if row.rss_bytes else []
     words += [f"up {row.uptime_s:.0f} s"] if row.uptime_s else []
     words += [f"restarted {row.restarts}x"] if row.restarts else []
     words += [one_line(row.reason)] if row.reason else []
@@ -205,11 +214,8 @@ class Speech:
                 if not self._num_printed:
                     yield f"[tool] {one_line(part.name)} {one_line(part.arguments)}\n", True
                 self._num_printed = 1
-            elif len(part.text) > self._num_printed:
-                if not self._num_printed:
-                    yield "agent: " if isinstance(part, TextPart) else "[thought] ", True
-                yield clean(part.text[self._num_printed :]), False
-                self._num_printed = len(part.text)
+            else:
+                yield from self._new_words(part)
             if self._part == len(parts) - 1:
                 break
             self._part, self._num_printed = self._part + 1, 0
@@ -219,3 +225,18 @@ class Speech:
                     for line in result_lines(part.result, MAX_RESULT_LINES):
                         yield f"{line}\n", True
                 self._answered.add(index)
+
+    def _new_words(self, part: TextPart | ThoughtPart) -> Iterator[tuple[str, bool]]:
+        """Yield what is new of a part, without blanks around it: those at its end may yet be more.
+
+        A model often begins with a newline, or says nothing but one before it calls a tool.
+        """
+        start, end = self._num_printed, len(part.text.rstrip())
+        if not start:
+            start = len(part.text) - len(part.text.lstrip())
+        if end <= start:
+            return
+        if not self._num_printed:
+            yield "agent: " if isinstance(part, TextPart) else "[thought] ", True
+        yield clean(part.text[start:end]), False
+        self._num_printed = end

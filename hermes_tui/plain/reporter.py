@@ -20,6 +20,8 @@ from hermes_tui.core.models import StartStage
 from hermes_tui.core.sanitize import clean, one_line
 from hermes_tui.plain import formatting as lines
 
+_ERROR = "[error]"
+
 _REPORTED_STATES = frozenset({"claimed", "trained", "dropped", "unscored"})
 """Episode states that get a line; a score has a notice of its own."""
 
@@ -35,6 +37,8 @@ class Reporter:
     def __init__(self, controller: Controller, out: TextIO) -> None:
         self._controller = controller
         self._out = out
+        self.has_errors = False
+        """Whether a line reported an error."""
         self._mid_line = False
         self._speeches: dict[str, lines.Speech] = {}
         self._known: dict[str, object] = {}
@@ -47,6 +51,7 @@ class Reporter:
 
     def line(self, text: str) -> None:
         """Write a line of its own."""
+        self.has_errors |= text.startswith(_ERROR)
         self._write(f"\n{text}\n" if self._mid_line else f"{text}\n")
 
     def all(self, texts: Iterable[str]) -> None:
@@ -82,6 +87,7 @@ class Reporter:
             case TurnEnded(turn=turn):
                 if turn.source == "sent" and turn.session_id == self._controller.state.selected:
                     self.line(f"[turn] {lines.turn_text(turn)}")
+                self.report_target()
             case QueueChanged(sent=message) if message is not None:
                 self.line(f"you: {clean(message.text)}")
             case RowsChanged():
@@ -107,6 +113,23 @@ class Reporter:
         for _ in self._speeches.setdefault(turn.turn_id, lines.Speech(turn)).news():
             pass
 
+    def report_target(self) -> None:
+        """Report what a score is for now, or why there can be none; the same is told once."""
+        state = self._controller.state
+        target = self._controller.rewards.target
+        episode = target.episode
+        if not state.info.training or episode is None or state.running_turn(state.selected):
+            return
+        if target.untrainable:
+            fact = clean(target.refusal)
+        elif target.refusal or episode.state == "scored":
+            return
+        else:
+            fact = f"/good, /bad and /score go to {clean(state.episode_name(episode))}"
+        if self._known.get("target") != fact:
+            self._known["target"] = fact
+            self.line(f"[score] {fact}")
+
     def _ask(self, request: PendingApproval) -> None:
         if where := self._controller.state.where(request):
             self.line(f"[approval] in {clean(where)}; /answer answers it")
@@ -117,7 +140,8 @@ class Reporter:
         if request.expires_at is not None:
             seconds = request.expires_at - self._controller.clock()
             left = f"; no answer within {seconds:.0f} s is a no"
-        self.line(f"[approval] {'type your answer' if request.free else 'which?'}{left}")
+        which = "type your answer" if request.free else "yes, no, or which?"
+        self.line(f"[approval] {which}{left}")
 
     def report_rows(self, *, quiet: bool = False) -> None:
         """Report every fact about the rows that differs from the last one; quiet only notes it."""

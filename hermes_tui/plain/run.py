@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from hermes_tui.config.settings import Config
 
 
-def run_plain(config: Config) -> int:
-    """Talk line by line on standard input and output; return the exit code."""
+def run_plain(config: Config, stop_command: str = "hermes-tui stop") -> int:
+    """Talk line by line on standard input and output; return the exit code.
+
+    Args:
+        config: the resolved configuration.
+        stop_command: the command line that ends the stack, for the last words.
+    """
     from hermes_tui.stack_client.remote import make_controller
 
     try:
-        return asyncio.run(_run(make_controller(config)))
+        return asyncio.run(_run(make_controller(config), stop_command))
     except BaseExceptionGroup as errors:
         if errors.split(BrokenPipeError)[1] is not None:
             raise
@@ -35,8 +40,8 @@ def run_plain(config: Config) -> int:
     return EXIT_FAILED
 
 
-async def _run(controller: Controller) -> int:
-    plain = Plain(controller, sys.stdout, interactive=sys.stdin.isatty())
+async def _run(controller: Controller, stop_command: str) -> int:
+    plain = Plain(controller, sys.stdout, interactive=sys.stdin.isatty(), stop_command=stop_command)
     loop = asyncio.get_running_loop()
     talking = asyncio.create_task(plain.run())
     exit_codes: list[int] = []

@@ -135,11 +135,13 @@ class FakeBackend:
 
     # Making a past -------------------------------------------------------------------------
 
-    def add_session(self, session_id: str, *, created_at: float, ended: bool = False) -> None:
+    def add_session(
+        self, session_id: str, *, created_at: float, ended: bool = False, task_id: str = "chat"
+    ) -> None:
         """Have a session that was started before the view came."""
         self.session_rows[session_id] = SessionRow(
             session_id=session_id,
-            task_id="chat",
+            task_id=task_id,
             group_id=f"g-{session_id}",
             created_at=created_at,
             ended=ended,
@@ -305,7 +307,7 @@ class FakeBackend:
     async def start_session(self, task_id: str) -> SessionRow:
         self._called("start_session", task_id)
         session_id = f"sess-{len(self.session_rows) + 1}"
-        self.add_session(session_id, created_at=self.clock())
+        self.add_session(session_id, created_at=self.clock(), task_id=task_id)
         return self.session_rows[session_id]
 
     async def start_siblings(self, task_id: str, size: int) -> list[SessionRow]:

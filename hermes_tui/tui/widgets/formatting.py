@@ -8,6 +8,7 @@ from textual.content import Content
 
 from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.sanitize import clean, one_line
+from hermes_tui.core.units import size as size
 
 GLYPHS = {
     # processes
@@ -145,15 +146,6 @@ def progress_bar(done_frac: float, cells: int) -> str:
     """Return a bar of that many cells, filled up to a share between 0 and 1."""
     filled = round(min(max(done_frac, 0.0), 1.0) * cells)
     return "━" * filled + "╌" * (cells - filled)
-
-
-def size(num_bytes: int) -> str:
-    """Return a size in kB, MB or GB; ``–`` for none."""
-    if not num_bytes:
-        return "–"
-    if num_bytes < 1e6:
-        return f"{num_bytes / 1e3:.0f} kB"
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 
 
 def duration(seconds: float) -> str:

@@ -101,7 +101,7 @@ def test_config_init_check_show(tmp_path: Path) -> None:
 
 def test_config_init_says_what_it_found_here() -> None:
     said = CliRunner().invoke(cli, ["config", "init"]).output
-    assert re.search(r" for \d+ cores?, \d+ GiB of memory, .*, \d+ GiB of disk free\n", said)
+    assert re.search(r" for \d+ cores?, \d+ GB of memory, .*, \d+ GB of disk free\n", said)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_only_what_the_machine_asks_for_is_set(
 
 def test_a_machine_in_one_line() -> None:
     assert describe(machine(23.6), 70 * GIB) == (
-        "4 cores, 24 GiB of memory, no GPU, 70 GiB of disk free"
+        "4 cores, 25 GB of memory, no GPU, 75 GB of disk free"
     )
-    assert "NVIDIA H200 of 141 GiB" in describe(machine(128, gpu(141)), 64 * GIB)
-    assert describe(machine(1, gpu(None)), 0).count("GiB") == 2
+    assert "NVIDIA H200 of 151 GB" in describe(machine(128, gpu(141)), 64 * GIB)
+    assert describe(machine(1, gpu(None)), 0).count("GB") == 2

@@ -104,7 +104,9 @@ def test_text_in_triple_quotes_hides_no_line(tmp_path: Path) -> None:
 
 
 def test_several_mistakes_are_counted(tmp_path: Path) -> None:
-    assert fault("[run]\na = 1\nb = 2\nc = 3", tmp_path).endswith("(and 2 more)")
+    assert fault("[run]\na = 1\nb = 2\nc = 3", tmp_path).endswith(
+        "(and 2 more; `hermes-tui config check` lists them)"
+    )
 
 
 def test_secret_is_not_shown_in_its_own_error(tmp_path: Path) -> None:

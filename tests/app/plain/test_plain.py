@@ -215,7 +215,7 @@ async def test_the_past_is_listed_and_opened() -> None:
     assert any(line.startswith("“ today?”, id 1009, logprob -") for line in said)
     assert "[trainer] waiting, policy v7 serves, 0 of 1 scored" in said
     assert any(line.startswith("[step] step 8 made policy v9, reward") for line in said)
-    assert "router: ready, pid 100, 48 MiB, up 60 s" in said
+    assert "router: ready, pid 100, 50 MB, up 60 s" in said
 
 
 async def test_tools_thoughts_and_long_answers() -> None:
@@ -257,10 +257,10 @@ async def test_the_agent_asks_and_the_next_line_answers() -> None:
         approval_id="q", description="rm?", choices=("once", "session", "deny")
     )
     ask(talk, asked)
-    assert await talk.all("hello", "maybe", "2", "/good") == 0
+    assert await talk.all("hello", "maybe", "2", "/good") == 1  # the answer that was none
     assert ("approve", "session") in talk.done
     assert "[approval] 3. deny" in talk.text
-    assert "[error] answer with one of: once, session, deny" in talk.text
+    assert "[error] answer with yes, no or one of: once, session, deny" in talk.text
 
 
 async def test_the_end_of_the_lines_is_a_no() -> None:
@@ -450,7 +450,7 @@ async def test_what_another_view_says_is_told_too() -> None:
         talk.backend.gate.set()
         await talk.until("you: me too\nagent: Hello Ada")
         await talk.until("!\n[turn] completed, 11 tokens")
-    assert talk.text.count("from elsewhere") == 1
+    assert talk.text.count("you, in another view: from elsewhere") == 1
 
 
 async def test_a_pipe_waits_for_a_turn_that_another_view_sent() -> None:

@@ -162,6 +162,8 @@ class Session:
     """When it was ended, seconds since the epoch; None while its key works."""
     last_active_at: float
     """When its last completion began; its start before the first."""
+    title: str | None = None
+    """The first words that were said in it; None before them."""
     num_episodes: int = 0
     """How many episodes it has."""
     num_completions: int = 0

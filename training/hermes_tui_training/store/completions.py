@@ -38,6 +38,10 @@ _FINISHED_KEYS = (
 """What ``completion.finished`` says of a row."""
 
 
+_TITLE_CHARS = 200
+"""Length of a session's title: more than a line shows, less than a pasted file."""
+
+
 class Completions:
     """The completions of the store."""
 
@@ -123,6 +127,10 @@ class Completions:
                 f"VALUES ({', '.join('?' * len(columns))})",
                 tuple(columns.values()),
             )
+            if session["title"] is None and (title := _title(request_messages)):
+                write.execute(
+                    "UPDATE sessions SET title = ? WHERE session_id = ?", (title, session_id)
+                )
             if retry_of is not None:
                 write.execute(
                     "UPDATE completions SET kind = 'aux', trainable = 0, "
@@ -268,3 +276,10 @@ def _newest_text(request_messages: str) -> str:
     """Return the text of a request's last message; what its base holds is not among them."""
     messages = json.loads(request_messages)
     return message_text(messages[-1]) if messages else ""
+
+
+def _title(messages: Sequence[dict[str, Any]]) -> str:
+    """Return the first words of the user in a conversation; empty for none."""
+    said = (message_text(message) for message in messages if message.get("role") == "user")
+    words = " ".join(next(said, "").split())[:_TITLE_CHARS]
+    return words.encode(errors="replace").decode()  # half a surrogate pair is no text to SQLite

@@ -141,6 +141,9 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE rewards ADD COLUMN feedback TEXT;
     ALTER TABLE rewards ADD COLUMN taken_back_at REAL;
     """,
+    """
+    ALTER TABLE sessions ADD COLUMN title TEXT;
+    """,
 )
 """Entry n takes a file from ``PRAGMA user_version`` n to n + 1; entries never change."""
 

@@ -144,6 +144,7 @@ def session_from(row: sqlite3.Row) -> Session:
         created_at=row["created_at"],
         ended_at=row["ended_at"],
         last_active_at=row["last_active_at"],
+        title=row["title"],
         num_episodes=row["num_episodes"],
         num_completions=row["num_completions"],
     )
