@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
+import openai
 import pytest
 from fakes.apis import CALL, SCHEMA, error_of, recorded
 from fakes.engine import Script, encode, says
@@ -157,3 +158,55 @@ async def test_what_a_message_cannot_honour_is_named(
     assert error_of(answer)["param"] == param
     assert answer.json()["type"] == "error"
     assert gateway.engine.requests == []
+
+
+async def test_tokens_are_counted_as_the_message_will_have_them(
+    gateway: Gateway, session: tuple[str, str], claude: anthropic.AsyncAnthropic
+) -> None:
+    asked: Any = {
+        "model": "policy",
+        "system": "Be kind.",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "tools": [MESSAGES_TOOL],
+    }
+    counted = await claude.messages.count_tokens(**asked)
+    assert gateway.engine.requests == []
+    gateway.engine.scripts = [says("Hello!")]
+    message = await claude.messages.create(max_tokens=20, **asked)
+    assert counted.input_tokens == message.usage.input_tokens == len(gateway.engine.requests[0][0])
+    assert len(await recorded(gateway, session)) == 1
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        await claude.messages.count_tokens(model="m", messages=[{"role": "x", "content": "Hi"}])  # type: ignore[typeddict-item]
+    assert refused.value.body["type"] == "error"  # type: ignore[index]
+
+
+async def test_the_model_is_read_in_the_shape_of_each_api(
+    gateway: Gateway, session: tuple[str, str], claude: anthropic.AsyncAnthropic
+) -> None:
+    [listed] = [model async for model in claude.models.list()]
+    read = await claude.models.retrieve(listed.id)
+    assert (read.type, read.id, read.display_name) == ("model", "tiny", "tiny")
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        await claude.models.retrieve("other")
+    assert missing.value.body["type"] == "error"  # type: ignore[index]
+    async with openai.AsyncOpenAI(
+        base_url=f"{gateway.url}/v1", api_key=session[1], max_retries=0
+    ) as client:
+        model = await client.models.retrieve("tiny")
+        assert (model.object, model.id) == ("model", "tiny")
+        with pytest.raises(openai.NotFoundError, match="'tiny' is"):
+            await client.models.retrieve("org/other")
+
+
+async def test_a_temperature_near_0_is_greedy_and_one_that_overflows_is_refused(
+    gateway: Gateway, session: tuple[str, str], claude: anthropic.AsyncAnthropic
+) -> None:
+    said: Any = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+    with pytest.raises(anthropic.BadRequestError, match="'temperature' = 1e-300 is too small"):
+        await claude.messages.create(extra_body={"temperature": 1e-300}, **said)
+    gateway.engine.scripts = [says("A"), says("B")]
+    for temperature in (0.001, 0.01):
+        await claude.messages.create(extra_body={"temperature": temperature}, **said)
+    low, high = await recorded(gateway, session)
+    assert (low["sampling"]["temperature"], low["untrainable_reason"]) == (0, "sampling_mismatch")
+    assert (high["sampling"]["temperature"], high["trainable"]) == (0.01, True)

@@ -12,23 +12,21 @@ from starlette.routing import Route
 
 from hermes_tui_common.http import EXCEPTION_HANDLERS
 from hermes_tui_training.api.config import TrainerRole
-from hermes_tui_training.api.wire import GatewayHealth, ServedModel, ServedModels
+from hermes_tui_training.api.wire import GatewayHealth
 from hermes_tui_training.engine.base import Engine
 from hermes_tui_training.inference_gateway.answers import model_response
-from hermes_tui_training.inference_gateway.apis.anthropic import messages
+from hermes_tui_training.inference_gateway.apis.anthropic import count_tokens, messages
 from hermes_tui_training.inference_gateway.apis.chat import chat_completions
+from hermes_tui_training.inference_gateway.apis.models import list_models, read_model
 from hermes_tui_training.inference_gateway.apis.responses import responses
 from hermes_tui_training.inference_gateway.apis.text_completions import completions
-from hermes_tui_training.inference_gateway.context import Services, caller_of, services_of
+from hermes_tui_training.inference_gateway.context import Services, services_of
 from hermes_tui_training.inference_gateway.routes import episodes, sessions, status, versions
 from hermes_tui_training.store.store import Store
 
 if TYPE_CHECKING:
     from hermes_tui_training.chat_template.renderer import Chat
     from hermes_tui_training.trainer.orchestrator import Orchestrator
-
-OWNER = "hermes-tui"
-"""``owned_by`` of our models."""
 
 
 def create_app(
@@ -59,8 +57,12 @@ def _routes() -> list[Route]:
         Route("/responses", responses, methods=post),
         Route("/v1/messages", messages, methods=post),
         Route("/messages", messages, methods=post),
+        Route("/v1/messages/count_tokens", count_tokens, methods=post),
+        Route("/messages/count_tokens", count_tokens, methods=post),
         Route("/v1/models", list_models, methods=get),
         Route("/models", list_models, methods=get),
+        Route("/v1/models/{model_id:path}", read_model, methods=get),
+        Route("/models/{model_id:path}", read_model, methods=get),
         Route("/rl/start_session", sessions.start_session, methods=post),
         Route("/rl/end_session", sessions.end_session, methods=post),
         Route("/rl/set_reward", sessions.set_reward, methods=post),
@@ -92,18 +94,3 @@ async def health(request: Request) -> Response:
         policy_version=services.engine.policy_version,
     )
     return model_response(answer)
-
-
-async def list_models(request: Request) -> Response:
-    """``GET /v1/models``: the one that is served."""
-    await caller_of(request)
-    services = services_of(request)
-    model = ServedModel(
-        id=services.config.model.path,
-        object="model",
-        created=0,
-        owned_by=OWNER,
-        max_model_len=services.engine.max_model_len,
-        policy_version=services.engine.policy_version,
-    )
-    return model_response(ServedModels(object="list", data=(model,)))

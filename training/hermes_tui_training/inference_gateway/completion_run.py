@@ -33,7 +33,7 @@ from hermes_tui_training.inference_gateway.sampling_plan import SamplingPlan
 from hermes_tui_training.store.store import ConflictError, new_id
 
 if TYPE_CHECKING:
-    from hermes_tui_training.chat_template.renderer import Prompt
+    from hermes_tui_training.chat_template.renderer import Chat, Prompt
     from hermes_tui_training.chat_template.reply_stream import ReplyStream
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,27 @@ class CompletionResult:
     """stop, length or tool_calls."""
     stop_text: str | None
     """The stop string that ended it; None when another reason did."""
+
+
+def rendered_prompt(
+    services: Services, session_id: str, plan: SamplingPlan
+) -> tuple[Prompt, list[Recorded]]:
+    """Return a request's prompt, and the session's newest completions, which it may continue.
+
+    Raises: ApiError: 400: it cannot be rendered.
+    """
+    known = services.parents
+    parents = known.of(session_id)
+    prompt = _rendered(services.chat, plan, parents)
+    if not prompt.continues_parent and (older := known.older(session_id)):
+        prompt = _rendered(services.chat, plan, [*older, *parents])  # a fork from further back
+    return prompt, parents
+
+
+def _rendered(chat: Chat, plan: SamplingPlan, parents: list[Recorded]) -> Prompt:
+    if plan.raw_prompt is not None:
+        return chat.raw_prompt(plan.raw_prompt, parents=parents)
+    return chat.prompt(plan.messages, tools=plan.tools, template=plan.template, parents=parents)
 
 
 class CompletionRun:
@@ -123,11 +144,7 @@ class CompletionRun:
 
     def _begin(self) -> None:
         plan, chat = self.plan, self._services.chat
-        session_id, known = self._session.session_id, self._services.parents
-        parents = known.of(session_id)
-        self.prompt = self._rendered(parents)
-        if not self.prompt.continues_parent and (older := known.older(session_id)):
-            self.prompt = self._rendered([*older, *parents])  # a fork from further back
+        self.prompt, parents = rendered_prompt(self._services, self._session.session_id, plan)
         max_tokens = self._max_tokens(len(self.prompt.token_ids))
         self._sampling = SamplingParams(
             max_tokens=max_tokens,
@@ -159,12 +176,6 @@ class CompletionRun:
             retry_of=retried(plan.messages, parents),
             prefix_ref=self._prefix_ref(),
         )
-
-    def _rendered(self, parents: list[Recorded]) -> Prompt:
-        plan, chat = self.plan, self._services.chat
-        if plan.raw_prompt is not None:
-            return chat.raw_prompt(plan.raw_prompt, parents=parents)
-        return chat.prompt(plan.messages, tools=plan.tools, template=plan.template, parents=parents)
 
     def _prefix_ref(self) -> PrefixRef | None:
         """Return the recorded completion that this one begins with, if any."""

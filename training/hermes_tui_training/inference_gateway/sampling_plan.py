@@ -14,6 +14,13 @@ from hermes_tui_training.api.protocol import ChatRequest
 _ROLES = ("user", "assistant", "tool", "system", "developer")
 _MAX_STOPS = 16
 
+GREEDY_BELOW = 0.01
+"""Temperatures below count as 0: they draw the likeliest token nearly always, and what was drawn
+teaches nothing."""
+
+SMALLEST_TEMPERATURE = 1e-6
+"""Other temperatures than 0 below this are refused: logits that are divided by them overflow."""
+
 Neutral = Mapping[str, tuple[Any, ...]]
 """Fields that are not supported, and the values of each that ask for nothing."""
 
@@ -106,7 +113,7 @@ def chat_plan(request: ChatRequest) -> SamplingPlan:
         may_call=_may_call(request.tool_choice, tools),
         template=request.chat_template_kwargs or {},
         max_tokens=_max_tokens(request),
-        temperature=1.0 if request.temperature is None else request.temperature,
+        temperature=_temperature(request.temperature),
         top_p=1.0 if request.top_p is None else request.top_p,
         top_k=max(0, request.top_k or 0),
         seed=request.seed,
@@ -154,6 +161,18 @@ def _require_honourable(request: ChatRequest) -> None:
         raise bad("store", "= true is not supported; completions are kept in their session")
     if (request.response_format or {"type": "text"}) != {"type": "text"}:
         raise bad("response_format", "other than text is not supported")
+
+
+def _temperature(temperature: float | None) -> float:
+    if temperature is None:
+        return 1.0
+    if 0 < temperature < SMALLEST_TEMPERATURE:
+        raise bad(
+            "temperature",
+            f"= {temperature!r} is too small: send 0 for the likeliest token each time, or at "
+            f"least {GREEDY_BELOW}",
+        )
+    return 0.0 if temperature < GREEDY_BELOW else temperature
 
 
 def _max_tokens(request: ChatRequest) -> int | None:

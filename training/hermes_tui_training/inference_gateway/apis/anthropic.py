@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import error_response, read_body, sse
 from hermes_tui_training.inference_gateway.apis.anthropic_input import (
+    CountTokensRequest,
     MessagesRequest,
     messages_plan,
 )
@@ -20,8 +22,9 @@ from hermes_tui_training.inference_gateway.completion_run import (
     CompletionDelta,
     CompletionResult,
     CompletionRun,
+    rendered_prompt,
 )
-from hermes_tui_training.inference_gateway.context import require_session
+from hermes_tui_training.inference_gateway.context import require_session, services_of
 from hermes_tui_training.inference_gateway.streaming import begin
 
 KEY_HEADER = "x-api-key"
@@ -36,6 +39,19 @@ async def messages(request: Request) -> Response:
         session = await require_session(request, request.headers.get(KEY_HEADER))
         body = await read_body(request, MessagesRequest)
         return await begin(request, session, messages_plan(body), MessagesFormat)
+    except ApiError as error:
+        return refusal(error)
+
+
+async def count_tokens(request: Request) -> Response:
+    """``POST /v1/messages/count_tokens``: the tokens of the prompt; nothing is recorded."""
+    try:
+        session = await require_session(request, request.headers.get(KEY_HEADER))
+        plan = messages_plan(await read_body(request, CountTokensRequest))
+        prompt, _ = await asyncio.to_thread(
+            rendered_prompt, services_of(request), session.session_id, plan
+        )
+        return JSONResponse({"input_tokens": len(prompt.token_ids)})
     except ApiError as error:
         return refusal(error)
 

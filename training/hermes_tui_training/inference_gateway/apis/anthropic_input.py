@@ -60,6 +60,12 @@ class MessagesRequest(Body):
     metadata: dict[str, Any] | None = None
 
 
+class CountTokensRequest(MessagesRequest):
+    """Body of ``POST /v1/messages/count_tokens``: nothing is sampled, so it needs no bound."""
+
+    max_tokens: int = Field(1, ge=1)
+
+
 def messages_plan(body: MessagesRequest) -> SamplingPlan:
     """Return what a request asks for.
 
