@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes_tui_common.auth import RedactingFilter
+from hermes_tui_common.disk import wait_for_room
 from hermes_tui_common.errors import ConfigError, HermesTuiError, StackError
 from hermes_tui_common.heartbeat import Heartbeat
 from hermes_tui_common.run_file import RoleRunFile
@@ -109,7 +110,8 @@ def report_stage(config: ServeConfig, text: str) -> None:
     """Say in a few words what a starting role is doing; logged, and shown by the supervisor."""
     logger.info("stage %s", text)
     if config.run_file:
-        write_private(stage_file(config.run_file), text)
+        with contextlib.suppress(OSError):  # a full disk; what it says is in the log
+            write_private(stage_file(config.run_file), text)
 
 
 def notice_file(run_file: Path) -> Path:
@@ -121,7 +123,8 @@ def report_notice(config: ServeConfig, text: str) -> None:
     """Say something of this start that a person should know; the status of the stack shows it."""
     logger.warning("notice %s", text)
     if config.run_file:
-        write_private(notice_file(config.run_file), text)
+        with contextlib.suppress(OSError):
+            write_private(notice_file(config.run_file), text)
 
 
 def configure_logging(level: str, secrets_: Iterable[str] = ()) -> None:
@@ -163,6 +166,8 @@ def run_role(
     configure_logging(config.serve.log_level, secrets_of(config))
     watch_parent(lifeline=config.serve.lifeline)
     heartbeat = _start_heartbeat(config.serve)
+    if config.serve.run_file:  # a start that fails for want of room would only be tried again
+        wait_for_room(config.serve.run_file.parent, lambda text: report_stage(config.serve, text))
     try:
         serve(build(config), config.serve, heartbeat)
     except ConfigError as error:

@@ -14,10 +14,11 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hermes_tui_common.disk import MIN_FREE_BYTES, DiskFullError, free_of
 from hermes_tui_common.migrations import NewerSchemaError, migrate
 from hermes_tui_common.sqlite_recovery import is_damage, recover
 
@@ -170,6 +171,24 @@ class DatabaseFile:
             db.close()
             raise
         return db
+
+
+@contextlib.contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """Name a full disk as such when the block's write to a database finds no room.
+
+    Raises: DiskFullError.
+    """
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        # Where the write-ahead log's index finds no room, SQLite calls it an I/O error.
+        if code == sqlite3.SQLITE_FULL or (
+            code == sqlite3.SQLITE_IOERR and free_of(path) < MIN_FREE_BYTES
+        ):
+            raise DiskFullError(path) from error
+        raise
 
 
 def _use_wal(db: sqlite3.Connection) -> None:

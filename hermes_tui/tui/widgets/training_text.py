@@ -13,6 +13,7 @@ from hermes_tui.core.reasons import reason_text
 from hermes_tui.core.sanitize import clean, one_line, shorten
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.widgets.formatting import line, literal, number, signed, sparkline
+from hermes_tui_common.disk import PHRASE
 
 SPARKS = 24
 """Newest steps in a sparkline."""
@@ -57,6 +58,8 @@ def waits_for(trainer: TrainerRow, hold: str = "") -> str:
         return f"held: {reason}{key}" if reason else f"held{key}"
     if trainer.busy:
         return f"{trainer.state}: {reason}" if reason else trainer.state
+    if reason.startswith(PHRASE):
+        return f"{trainer.state}: {reason}"
     counted = f"{trainer.num_scored} of {trainer.batch_size} scored"
     return f"{counted} · the learner is not there" if trainer.learner_lost else counted
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from hermes_tui_common.errors import StackError
 from hermes_tui_common.migrations import NewerSchemaError
-from hermes_tui_common.sqlite_files import DatabaseFile, Schema
+from hermes_tui_common.sqlite_files import DatabaseFile, Schema, room_for
 from hermes_tui_services.api.protocol import ChatMessage, Upstream
 from hermes_tui_services.api.wire import ConversationInfo
 
@@ -252,13 +252,15 @@ class ConversationStore:
     async def _write(self, write: Callable[[sqlite3.Connection], T]) -> T:
         def transaction() -> T:
             db = self._connection()
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                result = write(db)
-                db.execute("COMMIT")
-            except BaseException:
-                db.execute("ROLLBACK")
-                raise
+            with room_for(self._path):
+                db.execute("BEGIN IMMEDIATE")
+                try:
+                    result = write(db)
+                    db.execute("COMMIT")
+                except BaseException:
+                    if db.in_transaction:  # a full disk may have ended it
+                        db.execute("ROLLBACK")
+                    raise
             return result
 
         return await self._call(transaction)

@@ -232,6 +232,8 @@ class CompletionRun:
             ) from error
         try:
             return await asyncio.shield(self._finish(engine_reason, stop_text))
+        except ApiError:  # a full disk, in its own words
+            raise
         except Exception as error:
             # Request boundary: an answer that is not recorded must not be given.
             logger.exception("completion not recorded id=%s", self.completion_id)

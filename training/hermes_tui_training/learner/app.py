@@ -22,6 +22,7 @@ from starlette.routing import Route
 from tokenizers import Tokenizer
 
 from hermes_tui_common.auth import require_key
+from hermes_tui_common.disk import DiskFullError
 from hermes_tui_common.errors import ApiError, TrainingError
 from hermes_tui_common.heartbeat import working
 from hermes_tui_common.http import EXCEPTION_HANDLERS, read_body
@@ -129,6 +130,18 @@ def _damaged(error: DamagedCheckpointError) -> Response:
     return JSONResponse(content, status_code=409)
 
 
+def _disk_full(error: DiskFullError) -> Response:
+    """Return the answer to a request whose checkpoint finds no room."""
+    logger.warning("%s", error)
+    content = {
+        **error.body(),
+        "path": str(error.path),
+        "needed_bytes": error.needed_bytes,
+        "free_bytes": error.free_bytes,
+    }
+    return JSONResponse(content, status_code=error.status)
+
+
 def create_app(config: LearnerRole) -> Starlette:
     """Return the learner's app; the model is loaded when it starts."""
     service = LearnerService(config)
@@ -155,6 +168,8 @@ def create_app(config: LearnerRole) -> Starlette:
             raise ApiError(409, str(error), code=VERSION_EXISTS) from error
         except DamagedCheckpointError as error:
             return _damaged(error)
+        except DiskFullError as error:
+            return _disk_full(error)
         except TrainingError as error:
             raise ApiError(500, str(error)) from error
         metrics = answer.result.metrics
@@ -179,6 +194,8 @@ def create_app(config: LearnerRole) -> Starlette:
             raise ApiError(409, str(error), code=VERSION_EXISTS) from error
         except DamagedCheckpointError as error:
             return _damaged(error)
+        except DiskFullError as error:
+            return _disk_full(error)
         except TrainingError as error:
             raise ApiError(500, str(error)) from error
         logger.info("rolled back to=%s version=%s", body.version, body.target_version)

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
+from hermes_tui_common.disk import RESERVE_BYTES, DiskFullError, require_room
 from hermes_tui_common.errors import ConfigError, TrainingError
 from hermes_tui_common.heartbeat import advance
 from hermes_tui_training.algorithm.samples import TrainingSample
@@ -177,6 +178,7 @@ class Learner:
     def _begin(self, base_version: int, target_version: int) -> None:
         if checkpoint.is_complete(self._checkpoints, target_version):
             raise VersionExistsError(f"version {target_version} exists already")
+        require_room(self._checkpoints, self._needed_bytes())
         if self.version != base_version:
             self.load(base_version)
 
@@ -206,6 +208,22 @@ class Learner:
         started = time.monotonic()
         advance("saving")
         self.version = -1  # until it is certain that there is a checkpoint of what is held
+        try:
+            self._write(result)
+        except Exception as error:
+            full = DiskFullError.of(error, self._checkpoints, self._needed_bytes())
+            if full is None:
+                raise
+            raise full from error
+        self.version = result.target_version
+        return time.monotonic() - started
+
+    def _needed_bytes(self) -> int:
+        """Return how much room a checkpoint takes, and what is left free beside it."""
+        weights = sum(p.numel() * p.element_size() for p in self._policy.parameters())
+        return weights + RESERVE_BYTES
+
+    def _write(self, result: StepResult | RollbackResult) -> None:
         with checkpoint.writing(
             self._checkpoints,
             result.target_version,
@@ -228,8 +246,6 @@ class Learner:
             (directory / checkpoint.STEP_FILE).write_text(
                 result.model_dump_json(), encoding="utf-8"
             )
-        self.version = result.target_version
-        return time.monotonic() - started
 
     def _require_same_settings(self, path: Path, state: TrainingState) -> None:
         lora = self._config.lora

@@ -15,7 +15,7 @@ import numpy as np
 
 from hermes_tui_common.errors import ConfigError
 from hermes_tui_common.migrations import NewerSchemaError, schema_version
-from hermes_tui_common.sqlite_files import BUSY_TIMEOUT_S, DatabaseFile, Schema
+from hermes_tui_common.sqlite_files import BUSY_TIMEOUT_S, DatabaseFile, Schema, room_for
 
 logger = logging.getLogger(__name__)
 
@@ -235,21 +235,28 @@ class Database:
         Args:
             durable: whether to wait for the disk; without it only a failure of the whole machine
                 could lose the transaction.
+
+        Raises: DiskFullError: there is no room for it.
         """
         with self._lock:
             if not durable:
                 self._connection.execute("PRAGMA synchronous = NORMAL")
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield self._connection
-                except BaseException:
-                    self._connection.execute("ROLLBACK")
-                    raise
-                self._connection.execute("COMMIT")
+                with room_for(self.path):
+                    yield from self._transaction()
             finally:
                 if not durable:
                     self._connection.execute("PRAGMA synchronous = FULL")
+
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._connection
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:  # a full disk may have ended it
+                self._connection.execute("ROLLBACK")
+            raise
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """Return the rows of a read."""

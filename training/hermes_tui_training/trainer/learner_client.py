@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 
+from hermes_tui_common import disk
 from hermes_tui_common.errors import HermesTuiError, ServiceError
 from hermes_tui_common.http import api_error_from
 from hermes_tui_common.run_file import RoleRunFile
@@ -117,6 +118,11 @@ class LearnerClient:
             return NothingMovedError(refusal.message, answer.json()["reason"])
         if refusal.code == VERSION_EXISTS:
             return VersionExistsError(refusal.message)
+        if refusal.code == disk.CODE:
+            body = answer.json()
+            return disk.DiskFullError(
+                Path(body["path"]), body["needed_bytes"], free_bytes=body["free_bytes"]
+            )
         if refusal.code == VERSION_DAMAGED:
             body = answer.json()
             return DamagedCheckpointError(body["policy_version"], body["reason"])

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hermes_tui_common.disk import RESERVE_BYTES, DiskFullError, require_room
 from hermes_tui_common.errors import HermesTuiError, ServiceError, TrainingError
 from hermes_tui_training.algorithm.groups import waiting_text
 from hermes_tui_training.algorithm.metrics import PublishTimes, batch_facts, rollback_row, step_row
@@ -107,6 +108,7 @@ class Orchestrator:
         self._reason = ""
         self._version = 0
         self._next_version = 1
+        self._needed_bytes = RESERVE_BYTES
         self._settled = False
         self._paused_reason: str | None = None
         self._rollback: _Rollback | None = None
@@ -265,6 +267,8 @@ class Orchestrator:
         enough = len(ready) >= training.batch_size
         held_s = ready[training.batch_size - 1] - now if enough else None
         if held_s is not None and held_s <= 0:
+            # Before anything is claimed: on a full disk nothing is recorded that changes nothing.
+            await asyncio.to_thread(require_room, self._config.checkpoints, self._needed_bytes)
             await self._step(scored_before=now - grace_s, group_scored_before=now - timeout_s)
             return 0.0
         said = waiting_text(
@@ -409,6 +413,9 @@ class Orchestrator:
             logger.info("version %s exists already", request.target_version)  # adopted next turn
         except DamagedCheckpointError as error:
             await self._condemn(error)
+        except DiskFullError as error:
+            self._needed_bytes = error.needed_bytes
+            raise
         except ServiceError as error:
             # Not released here: the learner may still be at it. The next turn asks.
             await self._say_failed(request, str(error))
