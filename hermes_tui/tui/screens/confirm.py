@@ -75,7 +75,7 @@ class VersionScreen(PagedOptions, Dialog[int | None]):
                 yield Static(Content.styled("no other version is kept", "dim"))
             else:
                 yield OptionList(*self._options(), id="versions", compact=True)
-            text = "its weights, optimizer and baselines serve again, under a new number"
+            text = "its weights and baselines serve again, under a new number"
             yield Static(Content.styled(f"{text}\nenter rolls back · escape cancels", "dim"))
 
     def _options(self) -> list[Option]:

@@ -230,7 +230,7 @@ class RollbackResult(Message):
     """What a rollback made, and ``step.json`` of its checkpoint."""
 
     rolled_back_to: int
-    """Version whose weights and optimizer these are."""
+    """Version whose weights these are."""
     target_version: int
     """Version it made."""
     baselines: dict[str, float]

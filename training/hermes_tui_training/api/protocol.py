@@ -134,7 +134,7 @@ class Rollback(Body):
     """Body of ``POST /rl/rollback``."""
 
     policy_version: int = Field(ge=0)
-    """Version whose weights, optimizer and baselines become the current ones; 0 is the model."""
+    """Version whose weights and baselines become the current ones; 0 is the model."""
 
 
 class Export(Body):

@@ -141,7 +141,7 @@ class Learner:
         logger.info("loaded version=%s seconds=%.2f", version, time.monotonic() - started)
 
     def step(self, request: StepRequest) -> StepAnswer:
-        """Do one optimizer step and save it as a checkpoint.
+        """Do one step and save it as a checkpoint.
 
         Raises:
             VersionExistsError: target_version has a finished checkpoint.

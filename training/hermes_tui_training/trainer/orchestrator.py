@@ -185,7 +185,7 @@ class Orchestrator:
         return {"policy_version": version, "path": await self._publisher.pin(version)}
 
     async def rollback(self, version: int) -> dict[str, Any]:
-        """Make an earlier version current: its weights, its optimizer, its baselines.
+        """Make an earlier version current: its weights and its baselines.
 
         They are published as a new version, so that a recorded token's version goes on to name one
         set of weights. Waits for the step that runs; works while training is paused.
