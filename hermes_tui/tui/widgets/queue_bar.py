@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widget import Widget
 
-from hermes_tui.tui.widgets.formatting import line
+from hermes_tui.tui.widgets.formatting import PART, line
 
 MAX_LINES = 4
 """Most messages that are shown; the others are counted."""
@@ -49,7 +49,7 @@ class QueueBar(Widget):
     def render(self) -> Content:
         """Draw the messages; the last line also says how they are edited."""
         width = self.content_size.width
-        how = line(f" · {self._how}", "dim")
+        how = Content.assemble((PART, "dim"), line(self._how, "dim"))
         drawn = [line(text).truncate(width, ellipsis=True) for text in self._lines]
         if drawn and how.cell_length < width:
             last = line(self._lines[-1]).truncate(width - how.cell_length, ellipsis=True)

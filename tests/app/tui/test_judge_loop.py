@@ -28,7 +28,9 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Button, Input, Static
 
+from hermes_tui.core.changes import PendingApproval
 from hermes_tui.tui.app import HermesTui
+from hermes_tui.tui.screens.approval import ApprovalScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, QuitScreen, RewardScreen
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.screens.start import StartScreen
@@ -276,7 +278,7 @@ async def test_row_6_enter_queues_a_message_that_can_be_edited_until_it_goes(
         await say(pilot, "two")
         await until(pilot, lambda: queued(app) == ("◌ queued: two",))
         assert prompt(app).text == ""
-        assert "↑ edits" in drawn(app)
+        assert "queued: two · ↑ edits" in drawn(app)
         await press(pilot, "up", "!")
         await until(pilot, lambda: prompt(app).text == "two!")
         await until(pilot, lambda: not queued(app))
@@ -490,3 +492,16 @@ async def test_row_19_the_pane_says_where_commands_run(
         assert place.startswith("/srv/agents/work/sess-1-")
         await until(pilot, lambda: place.rsplit("/")[-1] in drawn(app))
         assert Prompt.__name__ == type(app.focused).__name__
+
+
+async def test_row_19_the_question_says_where_the_command_would_run(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.workdir = "/srv/agents/work"
+    asked = PendingApproval(
+        session_id="sess-1", approval_id="a", question="rm -rf build/", choices=("once", "deny")
+    )
+    async with running(app) as pilot:
+        app.controller.state.pending_approvals["a"] = asked
+        await app.push_screen(ApprovalScreen(app.controller, asked))
+        place = app.controller.state.directory("sess-1")
+        await until(pilot, lambda: f"runs in {place}" in drawn(app))

@@ -153,6 +153,8 @@ def test_quit_asks_and_detaches(stack: Served) -> None:
         assert (code, view.is_sane(), view.modes_left_on()) == (0, True, set())
         assert took_s < EXIT_S * BUSY
         assert view.companions() == []
+        assert f"goes on in {stack.run_dir}" in view.text
+        assert f"hermes-tui stop run.dir={stack.run_dir}  ends it" in view.text
     assert all(map(is_alive, stack.pids()))
 
 
