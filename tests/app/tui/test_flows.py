@@ -215,9 +215,9 @@ async def test_a_score_just_before_leaving_is_not_lost(
     app, backend = make_app(tmp_path)
     arrives, set_reward = asyncio.Event(), backend.set_reward
 
-    async def slowly(episode_id: str, reward: float) -> None:
+    async def slowly(episode_id: str, reward: float | None, feedback: str | None = None) -> None:
         await arrives.wait()
-        await set_reward(episode_id, reward)
+        await set_reward(episode_id, reward, feedback)
 
     monkeypatch.setattr(backend, "set_reward", slowly)
     async with running(app) as pilot:
@@ -265,9 +265,11 @@ async def test_undo_until_it_is_claimed(tmp_path: Path) -> None:
         await pilot.press("u")
         await until(pilot, lambda: any("too late to undo" in text for text in notices(app)))
         backend.set_state("ep-1", "trained", step=9)
-        await until(pilot, lambda: badges(app)[0] == "● trained at step 9 · −1.0")
+        await until(pilot, lambda: badges(app)[0] == "▪ ● trained at step 9 · −1.0")
         await pilot.press("f3")
-        await until(pilot, lambda: any("trained already" in text for text in notices(app)))
+        await until(
+            pilot, lambda: any("trained in step 9 already" in text for text in notices(app))
+        )
     assert [call for call in backend.calls if call[0] == "unset_reward"] == [
         ("unset_reward", "ep-1")
     ]
@@ -301,7 +303,7 @@ async def test_an_untrained_turn_says_why(tmp_path: Path) -> None:
     add_past(backend)
     async with running(app) as pilot:
         await app.controller.open_session("sess-2")
-        await until(pilot, lambda: badges(app) == ["✗ not trained: cut off by max_tokens"])
+        await until(pilot, lambda: badges(app) == ["▪ ✗ not trained: cut off by max_tokens"])
 
 
 async def test_plain_chat_has_nothing_to_score(tmp_path: Path) -> None:
