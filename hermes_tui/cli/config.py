@@ -82,7 +82,8 @@ def check(invocation: Invocation) -> None:
         problems += [f"{place}: {problem}" for problem in resolve(loaded.tui.keymap).problems]
         if (theme := loaded.tui.theme) not in BUILTIN_THEMES:
             known = ", ".join(sorted(BUILTIN_THEMES))
-            problems.append(f"{place}: tui.theme: there is no theme “{theme}”; there are {known}")
+            where = sources.where("tui.theme")
+            problems.append(f"{where}: tui.theme: there is no theme “{theme}”; there are {known}")
     if problems or loaded is None:
         for problem in problems:
             click.echo(f"error: {clean(problem)}", err=True)

@@ -91,7 +91,7 @@ def cli(ctx: click.Context, config_file: Path | None, serve: bool, plain: bool) 
         raise SystemExit(headless.serve(invocation.load()))
     from hermes_tui.cli.stack import open_screen
 
-    raise SystemExit(open_screen(invocation))
+    raise SystemExit(open_screen(invocation.load()))
 
 
 def main(args: list[str] | None = None) -> Any:

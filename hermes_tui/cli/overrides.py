@@ -40,9 +40,10 @@ class Invocation:
         return load_config((*self.overrides, *more), path=self.config_file)
 
     def command(self, *words: str) -> str:
-        """Return the command line of another command on the same configuration."""
+        """Return the command line of another command on the same stack, which is running."""
         file = ["-c", str(self.config_file)] if self.config_file else []
-        return shlex.join(["hermes-tui", *file, *words, *self.overrides])
+        own = [word for word in self.overrides if word.startswith("run.")]
+        return shlex.join(["hermes-tui", *file, *words, *own])
 
     def run_dir(self) -> RunDir:
         """Return the run directory."""

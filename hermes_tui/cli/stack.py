@@ -14,19 +14,16 @@ import click
 
 from hermes_tui.cli.connect import run_async
 from hermes_tui.cli.overrides import Invocation, OverridesCommand
-from hermes_tui_common.errors import ConfigError, HermesTuiError, StackError
+from hermes_tui_common.errors import ConfigError, StackError
 
 if TYPE_CHECKING:
     from hermes_tui.config.paths import RunDir
+    from hermes_tui.config.settings import Config
     from hermes_tui.core.stack_status import StackStatus
 
 
-def open_screen(invocation: Invocation) -> int:
-    """Open the screen on the run directory's stack, started first when none runs.
-
-    When it was left, what goes on is printed, and the command that ends it.
-    """
-    config = invocation.load()
+def open_screen(config: Config) -> int:
+    """Open the screen on the run directory's stack, started first when none runs."""
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not terminal or os.environ.get("TERM") == "dumb":
         why = "TERM is 'dumb'" if terminal else "standard input or output is not a terminal"
@@ -36,66 +33,7 @@ def open_screen(invocation: Invocation) -> int:
         )
     from hermes_tui.tui.app import run_app
 
-    code = run_app(config)
-    for line in run_async(_what_goes_on(invocation)):
-        click.echo(line, err=True)
-    return code
-
-
-_LOOK_S = 3.0
-"""How long a look at the stack that was left may take."""
-
-
-async def _what_goes_on(invocation: Invocation) -> list[str]:
-    """Return what the stack does that a view was detached from, and how to come back or end it."""
-    import asyncio
-
-    from hermes_tui.supervisor.lock import lock_owner
-
-    if lock_owner(invocation.run_dir()) is None:
-        return ["the stack is stopped: nothing runs"]
-    facts: list[str] = []
-    try:
-        async with asyncio.timeout(_LOOK_S):
-            await _look(invocation, facts)
-    except (HermesTuiError, TimeoutError):
-        pass  # it stops just now, or is too busy to tell
-    return [
-        f"the stack runs on{': ' if facts else ''}{', '.join(facts)}",
-        f"  {invocation.command()}  comes back",
-        f"  {invocation.command('stop')}  ends it",
-    ]
-
-
-async def _look(invocation: Invocation, facts: list[str]) -> None:
-    """Add what a running stack does, in words.
-
-    Raises: HermesTuiError: it does not answer.
-    """
-    from hermes_tui.cli.connect import running_stack
-    from hermes_tui.core.units import size
-    from hermes_tui_services.api.client import AgentClient
-    from hermes_tui_training.api.client import InferenceClient
-
-    stack, keys = await running_stack(invocation)
-    rss = sum(row.rss_bytes or 0 for row in stack.processes)
-    facts.append(f"{len(stack.processes)} processes, {size(rss)}")
-    if stack.agent_gateway:
-        client = AgentClient(stack.agent_gateway, keys.agent_admin_key)
-        try:
-            num_turns = len(await client.turns())
-        finally:
-            await client.aclose()
-        facts += [f"{num_turns} {'reply goes' if num_turns == 1 else 'replies go'} on"] * (
-            num_turns > 0
-        )
-    if stack.inference_gateway:
-        async with InferenceClient(stack.inference_gateway, keys.inference_admin_key) as trainer:
-            status = await trainer.status()
-        if status.paused:
-            facts.append("training is held")
-        elif num_scored := status.episodes.get("scored", 0):
-            facts.append(f"{num_scored} scored to train")
+    return run_app(config)
 
 
 @click.command(cls=OverridesCommand)
@@ -158,7 +96,7 @@ def attach(invocation: Invocation, plain: bool) -> None:
         from hermes_tui.plain.run import run_plain
 
         raise SystemExit(run_plain(invocation.load(), invocation.command("stop")))
-    raise SystemExit(open_screen(invocation))
+    raise SystemExit(open_screen(invocation.load()))
 
 
 @click.command(cls=OverridesCommand)

@@ -115,6 +115,8 @@ def test_nobody_gets_in_without_the_link(web: Web) -> None:
         assert page.status_code == 200
         assert "hermes-tui" in page.text
         assert web.key not in page.text
+        assert "<title>Hermes TUI · " in page.text
+        assert 'querySelector(".xterm-helper-textarea")' in page.text, "the prompt has the keys"
         foreign = http.get("/ws", headers={"Origin": "http://127.0.0.1:1"})
         assert foreign.status_code == 403  # another page's script, with our cookie
 
