@@ -61,7 +61,7 @@ def run(invocation: Invocation, /, service: str, force: bool, **options: object)
     run_dir = RunDir.of(config)
     if pid := lock_owner(run_dir):
         if not force:
-            raise AlreadyRunningError(str(run_dir.root), pid)
+            raise AlreadyRunningError(str(run_dir.root), pid, service)
         run_async(stop_supervisor(run_dir, config.run.stop_timeout_s))
     run_async(_launch(config, service))
 

@@ -29,14 +29,18 @@ class AlreadyRunningError(StackError):
     Args:
         run_dir: the run directory.
         pid: the other supervisor's process id, or None when it is not known.
+        service: name of the agent service that it runs, when it was started as one.
     """
 
-    def __init__(self, run_dir: str, pid: int | None) -> None:
+    def __init__(self, run_dir: str, pid: int | None, service: str = "") -> None:
         owner = f"pid {pid}" if pid else "another process"
-        super().__init__(
-            f"{run_dir} is already served by {owner}; use it with `hermes-tui attach`, "
-            "end it with `hermes-tui stop`, or set run.dir to another directory"
+        way_out = (
+            f"end it with `hermes-tui agent stop --service {service}`, or replace it with --force"
+            if service
+            else "use it with `hermes-tui attach`, end it with `hermes-tui stop`, or set run.dir "
+            "to another directory"
         )
+        super().__init__(f"{run_dir} is already served by {owner}; {way_out}")
         self.pid = pid
 
 

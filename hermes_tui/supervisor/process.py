@@ -133,7 +133,8 @@ class ManagedProcess:
         try:
             self._child = child = await self._spawn(instance)
         except OSError as error:  # a full disk, no more processes: a death like any other
-            raise StackError(f"{self.name}: cannot be started: {error}") from error
+            cause = f"{error.filename}: {error.strerror}" if error.filename else error
+            raise StackError(f"{self.name}: cannot be started: {cause}") from error
         self._started_at = time.monotonic()
         if self._stopping:  # asked for while the child was being made: nobody else would end it
             await child.finish()
@@ -173,7 +174,8 @@ class ManagedProcess:
             await self._child.finish()
             hang = f" ({self._hang})" if self._hang else ""
             self._last_exit = describe_exit(code) + hang
-            self._forget_run_file()
+            with contextlib.suppress(OSError):  # the next start says what is wrong with it
+                self._forget_run_file()
             if self._stopping:
                 self._set(ProcessState.STOPPED, None)
                 return
@@ -245,7 +247,8 @@ class ManagedProcess:
             await child.finish()
             if child.returncode is not None:
                 self._last_exit = describe_exit(child.returncode)
-        self._forget_run_file()
+        with contextlib.suppress(OSError):  # nothing is left that needs it
+            self._forget_run_file()
         self._set(ProcessState.STOPPED, None)
 
     async def _kill_late(self, child: Child) -> None:
@@ -365,6 +368,7 @@ class ManagedProcess:
         return last.strip().removeprefix("error: ").removeprefix(own)
 
     def _forget_run_file(self) -> None:
+        """Remove what a start left. Raises: OSError: such as a directory of that name."""
         file = self._run_dir.run_file(self.name)
         file.unlink(missing_ok=True)
         stage_file(file).unlink(missing_ok=True)

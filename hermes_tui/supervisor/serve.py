@@ -13,6 +13,7 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -39,6 +40,7 @@ from hermes_tui.supervisor.lock import hold_lock
 from hermes_tui.supervisor.logs import configure_supervisor_logging
 from hermes_tui.supervisor.specs import StackPlan
 from hermes_tui.supervisor.stack import Stack
+from hermes_tui.supervisor.watchdog import STACK_MARK, end_orphans, watchdog
 from hermes_tui_common.errors import HermesTuiError, StackError
 from hermes_tui_common.serving import ServeConfig, bind, write_private
 
@@ -70,7 +72,10 @@ def serve(config: Config, make_plan: Callable[..., StackPlan] = StackPlan) -> in
                 secrets=(*keys.values(), upstream_key),
             )
             plan = make_plan(config=config, run_dir=run_dir, keys=keys)
-            return asyncio.run(_Supervisor(plan).run())
+            end_orphans(run_dir.root)
+            mark = f"{secrets.token_hex(8)}:{run_dir.root}"
+            with watchdog(mark):
+                return asyncio.run(_Supervisor(plan, mark).run())
     except HermesTuiError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return exit_code(error)
@@ -79,8 +84,9 @@ def serve(config: Config, make_plan: Callable[..., StackPlan] = StackPlan) -> in
 class _Supervisor:
     """One run: the control API, the stack, and the lines on standard output."""
 
-    def __init__(self, plan: StackPlan) -> None:
+    def __init__(self, plan: StackPlan, mark: str) -> None:
         self._plan = plan
+        self._environ = {**os.environ, STACK_MARK: mark}
         self._events = EventLog()
         self._end = asyncio.Event()
         self._exit_code = EXIT_OK
@@ -93,7 +99,7 @@ class _Supervisor:
         with _control_socket() as (sock, url), self._signals():
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._print_events(), name="stdout")
-                async with Stack(self._plan, self._events) as stack:
+                async with Stack(self._plan, self._events, self._environ) as stack:
                     api = ControlApi(
                         stack,
                         self._events,
