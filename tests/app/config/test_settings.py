@@ -86,6 +86,11 @@ def fault(text: str, tmp_path: Path, *words: str, **environ: str) -> str:
             "always zero, so nothing would be learned while every counter still moves; "
             "use 2 or more, not 1; the default is 2",
         ),
+        (
+            "[training.reward]\nrange = [1, -1]",
+            "hermes.toml:2: training.reward.range must be the lowest reward and then the highest, "
+            "not 1, -1",
+        ),
         ("services = 5", "hermes.toml:1: services must be a table, not 5"),
         (
             "[services.gateway]\nadmin_api_key = 12345",

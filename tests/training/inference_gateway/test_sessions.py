@@ -19,6 +19,7 @@ from hermes_tui_training.api.client import InferenceClient
 from hermes_tui_training.api.config import InferenceGatewayConfig, TrainingConfig
 from hermes_tui_training.api.protocol import MAX_FEEDBACK_CHARS
 from hermes_tui_training.api.types import Event, TrainedCompletion
+from hermes_tui_training.store.store import hash_key
 
 
 @pytest.fixture
@@ -105,6 +106,25 @@ async def test_refreshes_at_once_leave_one_session(gateway: Gateway) -> None:
     rows = (await gateway.call("GET", "/rl/sessions")).json()["data"]
     assert len(rows) == 9
     assert sum(row["ended_at"] is None for row in rows) == 1
+
+
+async def test_a_chat_that_a_refresh_overtakes_is_told_to_try_again(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, key = await gateway.session("t")
+    completions, sessions = gateway.store.completions, gateway.store.sessions
+    begin = completions.begin
+
+    def overtaken(**request: Any) -> tuple[str, int]:
+        monkeypatch.setattr(completions, "begin", begin)
+        sessions.create(key_hash=hash_key(key), task_id="t", group_id="fresh")
+        return begin(**request)
+
+    monkeypatch.setattr(completions, "begin", overtaken)
+    answer = await gateway.chat(key)
+    assert_openai_error(answer, 409, "send the request again")
+    assert answer.headers["retry-after"] == "1"
+    assert (await gateway.chat(key)).status_code == 200
 
 
 async def test_an_unknown_api_key_is_404(gateway: Gateway) -> None:

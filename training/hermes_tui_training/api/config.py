@@ -72,6 +72,16 @@ class RewardConfig(Section):
     """Discount per completion, counted back from a judged turn to those before it without a score
     of their own."""
 
+    @field_validator("range")
+    @classmethod
+    def _lowest_first(cls, value: tuple[float, float]) -> tuple[float, float]:
+        low, high = value
+        if not low < high:
+            raise ValueError(
+                f"must be the lowest reward and then the highest, not {low:g}, {high:g}"
+            )
+        return value
+
 
 class GroupConfig(Section):
     """``[training.group]``: siblings of one task, measured against each other."""

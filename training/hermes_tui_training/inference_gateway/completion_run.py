@@ -42,6 +42,9 @@ MAX_WAITING = 256
 """Requests that may wait for a slot of the engine; more are refused for now with a 429."""
 
 _BUSY_RETRY_S = 1.0
+_REFRESHED_RETRY_S = 1.0
+"""The new session is there already; the header has whole seconds."""
+
 _TOKEN_EVENTS_S = 0.1
 """Least time between two ``completion.tokens`` events of a completion."""
 
@@ -126,7 +129,7 @@ class CompletionRun:
         """Render the prompt and record the request.
 
         Raises: ApiError: 400: it cannot be rendered or is too long. 401: the session was ended
-            meanwhile. 429: too many requests wait.
+            meanwhile. 409: its key was refreshed meanwhile. 429: too many requests wait.
         """
         waiting = self._services.engine.stats().num_waiting
         if waiting >= MAX_WAITING:
@@ -138,6 +141,14 @@ class CompletionRun:
         try:
             await asyncio.to_thread(self._begin)
         except ConflictError as error:
+            sessions = self._services.store.sessions
+            if await asyncio.to_thread(sessions.is_refreshed, self._session.session_id):
+                raise ApiError(
+                    409,
+                    "A new session was started under this key meanwhile; send the request again.",
+                    code="session_refreshed",
+                    retry_after_s=_REFRESHED_RETRY_S,
+                ) from error
             raise ApiError(401, f"{error}: its key works no longer.") from error
         except RecursionError as error:
             raise ApiError(400, "The request is nested too deeply.") from error

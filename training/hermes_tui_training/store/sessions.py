@@ -78,6 +78,15 @@ class Sessions:
         )
         return session_from(rows[0]) if rows else None
 
+    def is_refreshed(self, session_id: str) -> bool:
+        """Return whether a session has ended and another one runs under its key."""
+        rows = self._transactions.database.query(
+            "SELECT 1 FROM sessions old JOIN sessions new USING (key_hash) "
+            "WHERE old.session_id = ? AND old.ended_at IS NOT NULL AND new.ended_at IS NULL",
+            (session_id,),
+        )
+        return bool(rows)
+
     def by_key_hash(self, key_hash: str) -> Session | None:
         """Return the newest session of a key, ended or not; None for an unknown key."""
         rows = self._transactions.database.query(
