@@ -22,6 +22,22 @@ PANES: Mapping[Scope, str] = {
 }
 """The panes and their titles, in the order of the tab key."""
 
+PAGES: frozenset[Scope] = frozenset({"training", "system", "logs"})
+"""Panes that take the whole screen, but for the prompt."""
+
+OF_TRAINING: frozenset[Scope] = frozenset({"tokens", "training"})
+"""Panes that have nothing to show without a trainer."""
+
+
+def panes_of(*, training: bool) -> tuple[Scope, ...]:
+    """Return the panes of a stack, in the order of the tab key.
+
+    Args:
+        training: whether the stack has a trainer.
+    """
+    return tuple(pane for pane in PANES if training or pane not in OF_TRAINING)
+
+
 TERMINAL_KEYS = frozenset(
     {"ctrl+a", "ctrl+b", "ctrl+h", "ctrl+i", "ctrl+j", "ctrl+m", "ctrl+s", "f11"}
 )
@@ -236,7 +252,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         id="pane_logs",
         title="Go to Logs",
-        keys=("L",),
+        keys=("L", "f12"),
         help="What a process writes to its log.",
         section="Move",
     ),
@@ -258,6 +274,14 @@ ACTIONS: tuple[Action, ...] = (
         scope="sessions",
         section="Sessions",
         hint="filter",
+    ),
+    Action(
+        id="sessions_clear",
+        title="List all sessions",
+        keys=("backspace",),
+        help="Clear the filter.",
+        scope="sessions",
+        section="Sessions",
     ),
     # Chat
     Action(
@@ -472,6 +496,42 @@ ACTIONS: tuple[Action, ...] = (
         scope="training",
         section="Training",
         hint="roll back",
+    ),
+    Action(
+        id="training_episodes",
+        title="Show the step's episodes",
+        keys=("enter",),
+        help="List what the shown step trained; enter opens an episode's tokens.",
+        scope="training",
+        section="Training",
+        hint="episodes",
+    ),
+    Action(
+        id="training_step_before",
+        title="Step before",
+        keys=("left_square_bracket", "comma"),
+        help="Show the figures of the step before.",
+        scope="training",
+        section="Training",
+        hint="step before",
+    ),
+    Action(
+        id="training_step_after",
+        title="Step after",
+        keys=("right_square_bracket", "full_stop"),
+        help="Show the figures of the step after.",
+        scope="training",
+        section="Training",
+        hint="after",
+    ),
+    Action(
+        id="training_answers",
+        title="Compare the answers of two versions …",
+        keys=("v",),
+        help="Choose the two versions whose answers to the canary's questions are compared.",
+        scope="training",
+        section="Training",
+        hint="versions",
     ),
     # System
     Action(

@@ -121,8 +121,8 @@ class Backend(Protocol):
         """Hold training, or let it go on."""
         ...
 
-    async def canaries(self) -> list[CanaryRow]:
-        """Return what the two newest versions that answered said to the canary's questions."""
+    async def canaries(self, versions: tuple[int, int] | None = None) -> list[CanaryRow]:
+        """Return what two versions said to the canary's questions; None is the newest that did."""
         ...
 
     async def roll_back(self, policy_version: int) -> None:

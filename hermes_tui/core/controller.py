@@ -255,6 +255,11 @@ class Controller:
             self.notifier.say("training is held" if held else "training goes on")
             self._sync.request_refresh()
 
+    async def compare_answers(self, older: int, newer: int) -> None:
+        """Show what two versions said to the canary's questions, until others are chosen."""
+        self.state.canary_choice = (older, newer)
+        await self.notifier.attempt(self.rows.read_canaries())
+
     async def restart(self, process: str) -> None:
         """Restart one process of the stack; returns when it is ready again."""
         self.notifier.say(f"restarting {process} …")

@@ -171,7 +171,7 @@ class Token:
     policy_version: int | None = None
     """Version that sampled it; None for prompt tokens."""
     alternatives: tuple[tuple[str, float], ...] = ()
-    """Likeliest (text, logprob) pairs, best first."""
+    """Likeliest (text, logprob) pairs of the other tokens, best first."""
     advantage: float | None = None
     """Its weight in the loss, once trained."""
     logprob_before: float | None = None
@@ -291,7 +291,7 @@ def sampled_tokens(source: CompletionRecord | SampledTokens) -> tuple[Token, ...
             text=f"⟨{token_id}⟩" if text is None else text,
             logprob=float("nan") if logprob is None else logprob,
             policy_version=version,
-            alternatives=_alternatives(top or ()),
+            alternatives=_others(token_id, top or ()),
             advantage=recorded.advantage if recorded else None,
             logprob_before=before,
             logprob_after=after,
@@ -305,8 +305,9 @@ def _column(values: Sequence[Value], num: int) -> Sequence[Value | None]:
     return values if len(values) == num else (None,) * num
 
 
-def _alternatives(top: Sequence[TopLogprob]) -> tuple[tuple[str, float], ...]:
-    return tuple((entry.token, entry.logprob) for entry in top)
+def _others(token_id: int, top: Sequence[TopLogprob]) -> tuple[tuple[str, float], ...]:
+    """Return the likeliest tokens but for the one that was sampled."""
+    return tuple((entry.token, entry.logprob) for entry in top if entry.token_id != token_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +322,8 @@ class StepRow:
     """The episodes it trained."""
     values: Mapping[str, float] = field(default_factory=dict)
     """Every number of the row by its wire name; the seconds as ``seconds.save``."""
+    limit: str = ""
+    """Why it moved less than wanted, by the learner's word; empty when it did not."""
 
     @classmethod
     def of(cls, step: StepRecord) -> StepRow:
@@ -334,6 +337,7 @@ class StepRow:
             policy_version=step.policy_version,
             episode_ids=step.episode_ids,
             values=values,
+            limit=step.limit or "",
         )
 
 

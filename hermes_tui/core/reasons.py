@@ -31,6 +31,20 @@ def reason_text(reason: str) -> str:
     return _TEXTS.get(reason, reason)
 
 
+_LIMIT_TEXTS = {
+    "certain": "it is nearly certain already",
+    "step_kl": "more would have changed too much else",
+    "reference_drift": "more would have spoiled ordinary text",
+    "not_finite": "the numbers were not finite",
+    "search": "no longer step went further",
+}
+
+
+def limit_text(limit: str) -> str:
+    """Return the text of why a step moved less than wanted; one not known here, as it is."""
+    return _LIMIT_TEXTS.get(limit, limit)
+
+
 def reasons_text(reasons: Iterable[str]) -> str:
     """Return the texts of several reasons, each once; empty for none."""
     return ", ".join(reason_text(reason) for reason in dict.fromkeys(reasons))

@@ -31,7 +31,15 @@ class RowReader:
             self._state.put_episodes(await self._backend.episodes())
             self._state.put_steps(await self._backend.steps(-1))
             self._state.trainer = await self._backend.trainer()
-            self._state.canaries = await self._backend.canaries()
+            await self.read_canaries()
+        self._notifier.notify(RowsChanged())
+
+    async def read_canaries(self) -> None:
+        """Read the canary's answers of the two versions that are compared.
+
+        Raises: HermesTuiError: the stack does not answer.
+        """
+        self._state.canaries = await self._backend.canaries(self._state.canary_choice)
         self._notifier.notify(RowsChanged())
 
     async def read_processes(self) -> None:

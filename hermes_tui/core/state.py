@@ -49,6 +49,8 @@ class ViewState:
     """What the trainer does now."""
     canaries: list[CanaryRow] = field(default_factory=list)
     """What the two newest versions that answered said to the canary's questions."""
+    canary_choice: tuple[int, int] | None = None
+    """The versions whose answers the person wants to see, the older first; None is the newest."""
     samples: deque[SystemSample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     """The machine lately, oldest first; empty while nobody looks."""
     log: LogLines = field(default_factory=LogLines)
@@ -111,6 +113,12 @@ class ViewState:
         if session is None:
             return "new session"
         return one_line(session.title) or one_line(session.task_id) or session_id
+
+    def version_name(self, policy_version: int | None) -> str:
+        """Return what a version is called: ``v6``, or ``v6 (v2 again)`` after a rollback to v2."""
+        made = (step for step in reversed(self.steps) if step.policy_version == policy_version)
+        back = next((step.values.get("rolled_back_to") for step in made), None)
+        return f"v{policy_version}" + ("" if back is None else f" (v{back:.0f} again)")
 
     def put_episodes(self, rows: Iterable[EpisodeRow]) -> None:
         """Take rows, new or changed; a session's episodes stay in order of their making."""

@@ -225,7 +225,7 @@ class StackSync:
         state.put_steps(await self._backend.steps(last))
         await self._rows.read_trainer()
         if canaries:
-            state.canaries = await self._backend.canaries()
+            state.canaries = await self._backend.canaries(state.canary_choice)
         for row in state.episodes_of(state.selected):
             if row.episode_id in stale:
                 await self._history.load_episode(row.episode_id)

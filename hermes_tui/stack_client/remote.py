@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
@@ -101,9 +102,16 @@ class RemoteBackend:
         return StackInfo(
             run_dir=str(self._run_dir.root),
             training=self._inference is not None,
-            model=Path(self._config.model.path).name or self._config.model.path,
+            model=self._model_name(),
             workdir=str(self._run_dir.workdir(self._config)) if has_tools else "",
         )
+
+    def _model_name(self) -> str:
+        """Return the short name of the model that answers: ours, or without a trainer another's."""
+        if self._inference is None:
+            upstream = self._config.upstream
+            return upstream.model or urlsplit(upstream.base_url).hostname or ""
+        return Path(self._config.model.path).name or self._config.model.path
 
     async def _attach(self, control: ControlClient) -> None:
         """Talk to the gateways that a supervisor names."""
@@ -341,9 +349,14 @@ class RemoteBackend:
         else:
             await self._trainer.resume()
 
-    async def canaries(self) -> list[CanaryRow]:
-        """Return what the two newest versions that answered said to the canary's questions."""
-        return [CanaryRow.of(answer) for answer in await self._trainer.canaries()]
+    async def canaries(self, versions: tuple[int, int] | None = None) -> list[CanaryRow]:
+        """Return what two versions said to the canary's questions; None is the newest that did."""
+        answers = [
+            answer
+            for version in versions or (None,)
+            for answer in await self._trainer.canaries(version)
+        ]
+        return [CanaryRow.of(answer) for answer in answers]
 
     async def roll_back(self, policy_version: int) -> None:
         """Make a kept version's weights current again, under a new number."""

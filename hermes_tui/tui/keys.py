@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from textual.binding import Binding
 from textual.keys import format_key
 
-from hermes_tui.core.actions import ACTIONS, BY_ID, PANES, Action, Scope
+from hermes_tui.core.actions import ACTIONS, BY_ID, PAGES, PANES, Action, Scope
 
 MAX_HINTS = 8
 """Hints that the footer shows at most."""
@@ -89,6 +89,11 @@ class Keys:
         if BY_ID[action_id].numbered:
             return f"{_written(keys[0])}…{_written(keys[-1])}"
         return _written(keys[0]) if keys else ""
+
+    def anywhere(self, action_id: str) -> str:
+        """Return the first key of an action that acts in the prompt too; else its first key."""
+        early = [key for key in self.keys[action_id] if _before_widgets(key)]
+        return _written(early[0]) if early else self.label(action_id)
 
     def labels(self, action_id: str) -> str:
         """Return all keys of an action as shown."""
@@ -194,7 +199,7 @@ def hints(focused: Scope, screen: Scope = "screen", without: Collection[str] = (
     """Return the actions that the footer hints at while a pane has the focus, at most eight.
 
     Args:
-        focused: the pane.
+        focused: the pane; its own actions come first.
         screen: ``compare`` on that screen, where the main screen's actions do not apply.
         without: ids of the actions that do nothing now.
     """
@@ -206,10 +211,12 @@ def hints(focused: Scope, screen: Scope = "screen", without: Collection[str] = (
     wide = [a for a in offered if a.scope in ("screen", "app")]
     if focused == "prompt":  # printable keys type text there
         wide = [a for a in wide if any(_before_widgets(key) for key in a.keys)]
+    if focused in PAGES:  # there the reply that is judged is not in sight
+        wide = [a for a in wide if a.section != "Judge"]
     first = [BY_ID[name] for name in _FIRST_HINTS if BY_ID[name] in wide]
     last = [a for a in wide if a.id in ("help",)]
     rest = [a for a in wide if a not in first and a not in last]
-    return [*own[:3], *first, *rest][: MAX_HINTS - len(last)] + last
+    return [*own, *first, *rest][: MAX_HINTS - len(last)] + last
 
 
 _INTRODUCTION = """\

@@ -103,6 +103,19 @@ class RollbackRequested(Message):
 
 
 @dataclass
+class AnswersRequested(Message):
+    """The person wants to choose the versions whose answers to the canary are compared."""
+
+
+@dataclass
+class StepPicked(Message):
+    """The person wants to see the episodes of a step."""
+
+    step: int
+    """Its number."""
+
+
+@dataclass
 class RestartRequested(Message):
     """The person wants to restart a process."""
 

@@ -367,8 +367,10 @@ class FakeBackend:
         self._called("pause_training", paused)
         self.trainer_row = replace(self.trainer_row, state="paused" if paused else "waiting")
 
-    async def canaries(self) -> list[CanaryRow]:
-        return list(self.canary_rows)
+    async def canaries(self, versions: tuple[int, int] | None = None) -> list[CanaryRow]:
+        asked = [row for row in self.canary_rows if not versions or row.policy_version in versions]
+        newest = sorted({row.policy_version for row in asked})[-2:]
+        return [row for row in asked if row.policy_version in newest]
 
     async def roll_back(self, policy_version: int) -> None:
         self._called("roll_back", policy_version)

@@ -64,13 +64,14 @@ class VersionScreen(PagedOptions, Dialog[int | None]):
     def __init__(self, view: ViewState) -> None:
         super().__init__()
         self._current = view.trainer.policy_version
+        self._current_name = view.version_name(self._current)
         self._versions = [v for v in view.trainer.kept_versions if v != self._current][::-1]
         self._made_by = {step.policy_version: step for step in view.steps}
 
     def compose(self) -> ComposeResult:
         """Lay out the versions, newest first."""
         with Vertical(classes="dialog"):
-            yield Label(Content.styled(f"Roll back · version {self._current} serves now", "bold"))
+            yield Label(Content.styled(f"Roll back · {self._current_name} serves now", "bold"))
             if not self._versions:
                 yield Static(Content.styled("no other version is kept", "dim"))
             else:

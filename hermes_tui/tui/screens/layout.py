@@ -10,7 +10,7 @@ from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 from textual.worker import WorkType
 
-from hermes_tui.core.actions import PANES, Scope
+from hermes_tui.core.actions import OF_TRAINING, PAGES, PANES, Scope
 from hermes_tui.core.changes import (
     Change,
     ChatTurn,
@@ -40,7 +40,7 @@ from hermes_tui.tui.widgets.logs_pane import LogsPane
 from hermes_tui.tui.widgets.prompt import Prompt
 from hermes_tui.tui.widgets.queue_bar import QueueBar
 from hermes_tui.tui.widgets.score_bar import ScoreBar
-from hermes_tui.tui.widgets.sessions_pane import SessionsPane
+from hermes_tui.tui.widgets.sessions_pane import SessionsBox, SessionsPane
 from hermes_tui.tui.widgets.system_pane import SystemPane
 from hermes_tui.tui.widgets.token_view import TokensPane
 from hermes_tui.tui.widgets.training_pane import TrainingPane
@@ -53,11 +53,8 @@ TICK_S = 0.2
 SYSTEM_S = 2.0
 """Seconds between samples of machine and processes, taken only while they are shown."""
 
-PAGES = frozenset({"training", "system", "logs"})
-"""Panes that take the whole screen, but for the prompt."""
-
 FOCUS: dict[Scope, str] = {
-    "sessions": "#sessions",
+    "sessions": "#sessions-list",
     "chat": "#chat-view",
     "prompt": "#prompt",
     "tokens": "#tokens-view",
@@ -99,9 +96,9 @@ class PanesScreen(ActionScreen):
     def compose(self) -> ComposeResult:
         """Lay out the panes."""
         yield TopBar(self.controller.clock)
-        yield PaneTabs()
+        yield PaneTabs(self.context.keys, training=self.context.training)
         with Horizontal(id="body"):
-            yield SessionsPane(self.controller.clock)
+            yield SessionsBox(self.controller.clock, self.context.keys)
             with Vertical(id="center"):
                 yield ChatPane(self.context, self._status)
                 yield ApprovalBar()
@@ -120,6 +117,7 @@ class PanesScreen(ActionScreen):
     def on_mount(self) -> None:
         """Follow the stack, and hint at the prompt's keys."""
         self.add_class("-pane-chat")
+        self.set_class(not self.context.training, "-untrained")
         self.controller.notifier.listen(self._on_change)
         self.run_worker(self.controller.watch(), group="watch")
         self._ticks = self.set_interval(TICK_S, self._tick, pause=True)
@@ -262,6 +260,8 @@ class PanesScreen(ActionScreen):
             words |= {again: "take back"} if again else {}
         if rewards.scored is None:
             without |= {"score_undo", "score_why"}
+        if not self.context.training:
+            without.add("compare_new")
         scope = self.scope
         if scope == "prompt":
             without.add("turn_interrupt")  # leaving the prompt does it
@@ -342,12 +342,18 @@ class PanesScreen(ActionScreen):
         return next((scope for scope, target in FOCUS.items() if target in ids), self.pane)
 
     def on_descendant_focus(self) -> None:
-        """Name the keys that do something from here."""
+        """Name the keys that do something from here, and mark the pane's tab."""
         self._paint_hints()
         self._paint_score()
+        if self.scope != "prompt":
+            self.query_one(PaneTabs).pane = self.scope
 
     def go(self, pane: Scope) -> None:
-        """Show a pane and give it the focus."""
+        """Show a pane and give it the focus; without a trainer two of them have nothing to show."""
+        if pane in OF_TRAINING and not self.context.training:
+            what = "no tokens are recorded" if pane == "tokens" else "nothing is learned"
+            self.notify(f"training is off: {what}; training.enabled = true turns it on")
+            return
         if pane != "prompt":
             self._show(pane)
         self.set_focus(self.query_one(FOCUS[pane]))
@@ -382,11 +388,12 @@ class PanesScreen(ActionScreen):
 
     def _look(self, pane: Scope) -> None:
         """Follow a log and sample the machine only while they are shown: both cost time."""
-        if pane not in ("system", "logs"):
+        if pane == "system":
+            self._work(self.controller.refresh_system())
+        if pane != "logs":
             self.workers.cancel_group(self, "log")
         elif not any(w.group == "log" and w.is_running for w in self.workers if w.node is self):
             self._follow_log(self._state.log.process or SUPERVISOR)
-            self._work(self.controller.refresh_system())
 
     def on_resize(self, event: events.Resize) -> None:
         """In a narrow terminal show the pane that has the focus."""

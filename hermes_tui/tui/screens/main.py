@@ -9,8 +9,8 @@ from textual.binding import BindingType
 from textual.screen import ScreenResultType
 from textual.worker import WorkType
 
-from hermes_tui.core.actions import BY_ID, PANES
-from hermes_tui.core.compare_replies import Comparison
+from hermes_tui.core.actions import BY_ID, panes_of
+from hermes_tui.core.compare_replies import Comparison, unscored_groups
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.reward_text import reward_text
@@ -23,6 +23,7 @@ from hermes_tui.tui.screens.compare_replies import CompareScreen, GroupSizeScree
 from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, Dialog, RewardScreen
 from hermes_tui.tui.screens.layout import FOCUS, PanesScreen
+from hermes_tui.tui.screens.step_dialogs import AnswersScreen, EpisodesScreen
 from hermes_tui.tui.widgets.base import ActionOwner
 from hermes_tui.tui.widgets.chat_pane import ChatView
 from hermes_tui.tui.widgets.logs_pane import LogsPane
@@ -108,11 +109,8 @@ class MainScreen(PanesScreen):
 
     def on_log_opened(self, message: messages.LogOpened) -> None:
         """Read the log of a process."""
-        if not self.has_class("-page"):
-            self.go("system")
         self._follow_log(message.process)
-        if self.has_class("-narrow"):
-            self.go("logs")
+        self.go("logs")
 
     def on_log_search_requested(self, message: messages.LogSearchRequested) -> None:
         """Ask what to find in the log, or which lines to show."""
@@ -139,6 +137,27 @@ class MainScreen(PanesScreen):
 
         self._ask(VersionScreen(self._state), answer)
 
+    def on_answers_requested(self) -> None:
+        """Ask which versions' answers to compare."""
+
+        def answer(versions: tuple[int, int] | None) -> None:
+            if versions is not None:
+                self._work(self.controller.compare_answers(*versions))
+
+        self._ask(AnswersScreen(self._state), answer)
+
+    def on_step_picked(self, message: messages.StepPicked) -> None:
+        """List the step's episodes, and open the one that is chosen."""
+
+        def answer(row: EpisodeRow | None) -> None:
+            if row is not None:
+                self._work(self.controller.open_session(row.session_id, row.episode_id))
+                self.go("tokens")
+
+        step = next((step for step in self._state.steps if step.step == message.step), None)
+        if step is not None:
+            self._ask(EpisodesScreen(self._state, step), answer)
+
     def on_hold_toggled(self) -> None:
         """Pause or resume training."""
         self._work(self.controller.toggle_training())
@@ -158,6 +177,8 @@ class MainScreen(PanesScreen):
         if scope == "screen":
             return self.action_do(action_id)
         self.go(scope)
+        if self.scope != scope:  # a pane that has nothing to show here said why
+            return None
         owner = self.query_one(FOCUS[scope])
         assert isinstance(owner, ActionOwner)
         return owner.action_do(action_id)
@@ -276,18 +297,33 @@ class MainScreen(PanesScreen):
         self._ask(ConfirmScreen(question, about, "End"), answer)
 
     def do_compare_new(self) -> None:
-        """Ask how many replies, then compare them."""
+        """Ask how many replies, then compare them; or go back to those that wait for a score."""
         before = self._comparison if self._comparison and self._comparison.turns else None
+        group_id = next(iter(unscored_groups(self._state)), "")
 
         def answer(text: str | None) -> None:
             if text is None:
                 return
-            if before is None or text.strip():
-                self._comparison = Comparison(self.controller, int(text))
-            assert self._comparison is not None
-            self.app.push_screen(CompareScreen(self.controller, self.context, self._comparison))
+            if text.strip():
+                self._compare(Comparison(self.controller, int(text)))
+            elif before is not None and not (before.scored and group_id):
+                self._compare(before)
+            else:
+                self._work(self._reopen(group_id))
 
-        self._ask(GroupSizeScreen(again=before is not None), answer)
+        self._ask(GroupSizeScreen(again=before is not None or bool(group_id)), answer)
+
+    def _compare(self, comparison: Comparison) -> None:
+        self._comparison = comparison
+        self.app.push_screen(CompareScreen(self.controller, self.context, comparison))
+
+    async def _reopen(self, group_id: str) -> None:
+        """Open a comparison that was begun before, here or in another view."""
+        comparison = await Comparison.of_group(self.controller, group_id)
+        if comparison is None:
+            self.notify("nothing is kept of the replies that wait for a score")
+        elif self.is_active:
+            self._compare(comparison)
 
     def do_turn_interrupt(self) -> None:
         """Stop the turn in flight; without one do nothing."""
@@ -302,7 +338,7 @@ class MainScreen(PanesScreen):
         self._go_by(-1)
 
     def _go_by(self, by: int) -> None:
-        order = list(PANES)
+        order = panes_of(training=self.context.training)
         self.go(order[(order.index(self.scope) + by) % len(order)])
 
     def do_pane_sessions(self) -> None:

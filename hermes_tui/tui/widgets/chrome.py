@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
-from textual.binding import BindingType
 from textual.content import Content
 from textual.geometry import Size
 from textual.reactive import reactive
@@ -13,7 +11,7 @@ from textual.style import Style
 from textual.widget import Widget
 from textual.widgets import Static
 
-from hermes_tui.core.actions import PANES, Action, Scope
+from hermes_tui.core.actions import PANES, Action, Scope, panes_of
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.keys import Keys
 from hermes_tui.tui.widgets.formatting import line, literal, state
@@ -39,7 +37,7 @@ class TopBar(Widget):
         """Show the stack as it is now."""
         version = view.trainer.policy_version
         about = f" · {view.info.model}" if view.info.model else ""
-        about += f" · policy v{version}" if version is not None else ""
+        about += f" · policy {view.version_name(version)}" if version is not None else ""
         name = clickable("hermes-tui", "app.press('palette')", "bold $text-primary")
         left = Content.assemble(name, literal(about))
         right = self._status(view)
@@ -76,25 +74,35 @@ def clickable(text: str, call: str, style: str = "") -> Content:
     return Content.styled(text, style).stylize(Style.from_meta({"@click": call}))
 
 
-class PaneTabs(Static):
-    """The panes' names, as tabs."""
+class PaneTabs(Widget):
+    """The panes' names with the keys that lead there, as tabs; the shown one is reversed.
 
-    BINDINGS: ClassVar[list[BindingType]] = []
+    Args:
+        keys: the keys in force.
+        training: whether the stack has a trainer.
+    """
+
+    ALLOW_SELECT = False
     pane: reactive[Scope] = reactive[Scope]("chat")
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Keys, *, training: bool) -> None:
         super().__init__(id="tabs")
+        self._tabs: list[tuple[Scope, str]] = [
+            (scope, f"{keys.anywhere(f'pane_{scope}')} {PANES[scope]}".strip())
+            for scope in panes_of(training=training)
+            if scope != "prompt"
+        ]
 
     def render(self) -> Content:
-        """Draw the tabs; the shown one is reversed."""
+        """Draw the tabs, with air around them where there is room."""
+        roomy = sum(len(text) + 3 for _, text in self._tabs) <= self.content_size.width
         tabs = [
             clickable(
-                f" {title} ",
+                f" {text} " if roomy else text,
                 f"screen.do('pane_{scope}')",
                 "bold reverse" if scope == self.pane else "dim",
             )
-            for scope, title in PANES.items()
-            if scope != "prompt"
+            for scope, text in self._tabs
         ]
         return Content(" ").join(tabs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from textual.content import Content
@@ -128,10 +129,22 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
+MAX_DECIMALS = 6
+"""Decimals at most; a smaller number is as good as 0."""
+
+
 def signed(value: float | None, decimals: int = 2) -> str:
-    """Return a number with its sign, a true minus, or ``–``."""
+    """Return a number with its sign, a true minus, or ``–``.
+
+    Args:
+        value: the number.
+        decimals: how many to show; more where all of them would be zeros.
+    """
     if value is None or value != value:
         return "–"
+    if value and abs(value) < 0.5 * 10**-decimals:
+        decimals = decimals_for(value)
+    value = round(value, decimals) + 0.0  # no minus before a zero
     return f"{value:+.{decimals}f}".replace("-", "−")
 
 
@@ -146,6 +159,29 @@ def progress_bar(done_frac: float, cells: int) -> str:
     """Return a bar of that many cells, filled up to a share between 0 and 1."""
     filled = round(min(max(done_frac, 0.0), 1.0) * cells)
     return "━" * filled + "╌" * (cells - filled)
+
+
+def decimals_for(value: float) -> int:
+    """Return how many decimals show two digits of a number: from 2 to ``MAX_DECIMALS``."""
+    if not value or not math.isfinite(value):
+        return 2
+    return min(max(1 - math.floor(math.log10(abs(value))), 2), MAX_DECIMALS)
+
+
+def change(before: float | None, after: float | None) -> Content:
+    """Return two numbers and how far apart they are, with the decimals that show it."""
+    if before is None or after is None or before != before or after != after:
+        return Content("–")
+    moved = after - before
+    decimals = decimals_for(moved)
+    sign = f"{moved:+.{decimals}f}"
+    if not float(sign):
+        return Content(f"{signed(before)}, unchanged")
+    tone, arrow = ("$text-success", "▲") if moved > 0 else ("$text-error", "▼")
+    return Content.assemble(
+        f"{signed(before, decimals)} → {signed(after, decimals)}  ",
+        (f"{arrow} {signed(moved, decimals)}", tone),
+    )
 
 
 def duration(seconds: float) -> str:

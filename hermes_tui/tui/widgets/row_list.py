@@ -59,6 +59,7 @@ class RowList(ImmediateScroll, ScrollView, can_focus=True):
         keys = [row.key for row in rows if row.selectable]
         if self.cursor_key not in keys:
             self.cursor_key = keys[min(gone, len(keys) - 1)] if keys else ""
+            self.moved()
         self.virtual_size = Size(0, len(rows))
         self.refresh()
 
@@ -108,6 +109,10 @@ class RowList(ImmediateScroll, ScrollView, can_focus=True):
         elif index >= self.scroll_offset.y + height:
             self.scroll_to(y=index - height + 1, force=True)
         self.refresh()
+        self.moved()
+
+    def moved(self) -> None:
+        """Called when the cursor stands on another row."""
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the row under the mouse, and pick it."""

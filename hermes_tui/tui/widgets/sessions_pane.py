@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.containers import Vertical
 from textual.content import Content
+from textual.widgets import Static
 
 from hermes_tui.core.models import EpisodeRow, SessionRow
+from hermes_tui.core.reasons import reason_text
 from hermes_tui.core.reward_text import reward_text
-from hermes_tui.core.sanitize import one_line, shorten
+from hermes_tui.core.sanitize import one_line
 from hermes_tui.core.state import ViewState
-from hermes_tui.tui.keys import bindings
+from hermes_tui.tui.keys import Keys, bindings
 from hermes_tui.tui.messages import EpisodePicked, FilterRequested
 from hermes_tui.tui.widgets.base import ActionOwner, titled
 from hermes_tui.tui.widgets.formatting import age, literal, signed_reward, state
@@ -34,19 +38,22 @@ class SessionsPane(ActionOwner, RowList):
 
     Args:
         clock: seconds since the epoch.
+        keys: the keys in force.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("sessions")]
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__(id="sessions")
+    def __init__(self, clock: Callable[[], float], keys: Keys) -> None:
+        super().__init__(id="sessions-list")
         self._clock = clock
+        self._in_force = keys
         self._filter = ""
+        self._filtered: frozenset[str] = frozenset()
+        """The sessions that there were when the filter was set; it hides no newer one."""
         self._view = ViewState()
 
     def on_mount(self) -> None:
         """Show the empty list."""
-        titled(self, "sessions")
         self.set_interval(AGES_S, lambda: self.sync(self._view))
 
     def on_resize(self) -> None:
@@ -82,14 +89,22 @@ class SessionsPane(ActionOwner, RowList):
             )
             shown = episodes if opened else episodes[-MAX_EPISODES:]
             rows += [_episode_row(view, row, self._roomy) for row in reversed(shown)]
-        self.show(rows or [_NONE_MATCH if self._filter else _EMPTY])
-        count = f"{len(listed)} of {len(ordered)}" if self._filter else str(len(ordered))
-        about = f" “{shorten(one_line(self._filter), 8)}”" if self._filter else ""
-        titled(self, "sessions", count + about if ordered else "")
+        self.show([*self._about_filter(), *rows] or [_EMPTY])
+        if isinstance(self.parent, SessionsBox):
+            self.parent.say(len(listed), len(ordered), view)
+
+    def _about_filter(self) -> list[Row]:
+        """Return the row that names the filter, and the key that clears it."""
+        if not self._filter:
+            return []
+        key = self._in_force.label("sessions_clear")
+        left = literal(f"“{one_line(self._filter)}”", "bold")
+        right = Content.styled(f"{key} clears" if key else "", "dim")
+        return [Row(key="", left=left, right=right, selectable=False)]
 
     def _matches(self, view: ViewState, session_id: str) -> bool:
-        """True when the text of a session's rows contains the filter."""
-        if not self._filter:
+        """True when a session's rows contain the filter, or when it is open or newer than that."""
+        if not self._filter or session_id == view.selected or session_id not in self._filtered:
             return True
         said = [view.title(session_id), session_id, view.sessions[session_id].group_id]
         said += ["ended" if view.sessions[session_id].ended else ""]
@@ -102,9 +117,14 @@ class SessionsPane(ActionOwner, RowList):
         """Ask what to list."""
         self.post_message(FilterRequested(self._filter))
 
+    def do_sessions_clear(self) -> None:
+        """List all sessions again."""
+        self.filter("", self._view)
+
     def filter(self, text: str, view: ViewState) -> None:
-        """List only the sessions whose rows contain a text; empty lists all."""
+        """List only the sessions whose rows contain a text, and new ones; empty lists all."""
         self._filter = text.strip()
+        self._filtered = frozenset(view.sessions)
         self.sync(view)
 
     def do_sessions_open(self) -> None:
@@ -117,9 +137,101 @@ class SessionsPane(ActionOwner, RowList):
         if session_id:
             self.post_message(EpisodePicked(session_id, episode_id))
 
+    def moved(self) -> None:
+        """Say what the row under the cursor means."""
+        if isinstance(self.parent, SessionsBox):
+            self.parent.explain(self._view)
 
-_NONE_MATCH = Row(key="", left=Content.styled("  none match; / clears", "dim"), selectable=False)
+
+class SessionsBox(Vertical):
+    """The list of sessions, and while it has the focus what the row under the cursor means.
+
+    Args:
+        clock: seconds since the epoch.
+        keys: the keys in force.
+    """
+
+    def __init__(self, clock: Callable[[], float], keys: Keys) -> None:
+        super().__init__(id="sessions")
+        self._clock, self._in_force = clock, keys
+
+    def compose(self) -> ComposeResult:
+        """Lay out the pane."""
+        yield SessionsPane(self._clock, self._in_force)
+        yield Static(id="sessions-words")
+
+    def on_mount(self) -> None:
+        """Show the empty pane."""
+        titled(self, "sessions")
+
+    def say(self, num_listed: int, num_sessions: int, view: ViewState) -> None:
+        """Show how many sessions are listed, of how many."""
+        some = f"{num_listed} of {num_sessions}" if num_listed < num_sessions else num_sessions
+        titled(self, "sessions", str(some) if num_sessions else "")
+        self.explain(view)
+
+    def explain(self, view: ViewState) -> None:
+        """Say what the row under the cursor means."""
+        words = Content.styled(explain_row(view, self.query_one(SessionsPane).cursor_key), "dim")
+        text = self.query_one("#sessions-words", Static)
+        if text.content != words:
+            text.update(words)
+
+
 _EMPTY = Row(key="", left=Content.styled("  none yet", "dim"), selectable=False)
+
+
+def explain_row(view: ViewState, key: str) -> str:
+    """Return what the marks of a row mean, a line for each; empty for none.
+
+    Args:
+        view: what is known.
+        key: the row's key: a session's id, and for an episode its id after a newline.
+    """
+    session_id, _, episode_id = key.partition("\n")
+    if session_id not in view.sessions:
+        return ""
+    row = view.episodes.get(session_id, {}).get(episode_id)
+    parts = _session_words(view, session_id) if row is None else _episode_words(view, row)
+    return "\n".join(parts)
+
+
+def _session_words(view: ViewState, session_id: str) -> Sequence[str]:
+    sign, _ = _now(view, view.sessions[session_id])
+    words = {
+        "◆": "◆ the agent asks something",
+        "◌": "◌ the agent is replying",
+        "▸": "▸ the open session",
+    }
+    parts = [words.get(sign, "enter opens it")]
+    if session_id in (siblings := view.siblings()):
+        parts.append("reply {} of {} to one message".format(*siblings[session_id]))
+    return [*parts, "ended: takes no more messages"] if view.sessions[session_id].ended else parts
+
+
+_EPISODE_WORDS = {
+    "open": "not judged yet",
+    "ended": "over, not judged yet",
+    "unscored": "over, not judged",
+    "scored": "judged, waits for a step",
+    "claimed": "in the step that runs",
+}
+
+
+def _episode_words(view: ViewState, row: EpisodeRow) -> Sequence[str]:
+    parts = ["▪ its tokens are shown"] if row.episode_id == view.shown else []
+    if row.state == "trained":
+        parts.append(f"trained in step {row.step}")
+    elif row.state == "dropped":
+        parts.append(f"never trained: {reason_text(row.dropped_reason)}")
+    else:
+        parts.append(_EPISODE_WORDS.get(row.state, row.state))
+    if row.policy_version is None:
+        return parts
+    by = f"by v{row.policy_version}"
+    if row.staleness:
+        by += f", {row.staleness} version{'' if row.staleness == 1 else 's'} behind"
+    return [*parts, by]
 
 
 def _now(view: ViewState, session: SessionRow) -> tuple[str, str]:

@@ -99,17 +99,10 @@ class SystemPane(Vertical):
         head = self.query_one("#processes-head", Static)
         head.update(_head(roomy))
         self.processes.show([*_rows(view, last, roomy)])
-        self._limit_height(machine)
         processes = view.processes.values()
         ready = sum(process.state == "ready" for process in processes)
         memory = size(sum(process.rss_bytes or 0 for process in processes))
         titled(self, "system", f"{ready} of {len(processes)} ready · {memory}" if processes else "")
-
-    def _limit_height(self, machine: Static) -> None:
-        """On a wide page take only the rows in use: the log below gets the rest."""
-        above = str(machine.content).count("\n") + 1 + machine.styles.margin.height + 1
-        all_of_it = above + len(self.processes.rows) + self.gutter.height
-        self.styles.max_height = all_of_it if self.screen.has_class("-wide") else None
 
 
 # The machine -----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from hermes_tui.core.sanitize import one_line, shorten, visible
 from hermes_tui.tui.keys import bindings
 from hermes_tui.tui.messages import CopyRequested, CursorMoved, ExportRequested, FindRequested
 from hermes_tui.tui.widgets.base import ActionOwner, ImmediateScroll, titled
-from hermes_tui.tui.widgets.formatting import literal, number, signed
+from hermes_tui.tui.widgets.formatting import change, literal, number, signed
 from hermes_tui.tui.widgets.token_layout import Break, Item, TokenLayout, bar, level, trajectory
 from hermes_tui.tui.widgets.unread_bar import UnreadBar
 
@@ -417,13 +417,8 @@ def _label(word: str) -> tuple[str, str]:
 def _change(token: Token, training: str) -> Content:
     if token.logprob_before is None or token.logprob_after is None:
         return Content.assemble(_label("step"), literal(training, "dim"))
-    change = token.logprob_after - token.logprob_before
-    tone = "$text-success" if change > 0 else "$text-error"
-    return Content.assemble(
-        _label("step"),
-        f"{signed(token.logprob_before)} → {signed(token.logprob_after)}  ",
-        (f"{'▲' if change > 0 else '▼'} {signed(change)}", tone),
-    )
+    moved = change(token.logprob_before, token.logprob_after)
+    return Content.assemble(_label("step"), moved)
 
 
 def _others(token: Token, width: int) -> list[Content]:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from textual.content import Content
+from textual.style import Style
 
-from hermes_tui.core.collapse import collapse, repeats
-from hermes_tui.core.models import CanaryRow, StepRow, TrainerRow
-from hermes_tui.core.reasons import reason_text
-from hermes_tui.core.sanitize import clean, one_line, shorten
+from hermes_tui.core.collapse import collapse
+from hermes_tui.core.models import StepRow, TrainerRow
+from hermes_tui.core.reasons import limit_text, reason_text
+from hermes_tui.core.sanitize import one_line
 from hermes_tui.core.state import ViewState
-from hermes_tui.tui.widgets.formatting import line, literal, number, signed, sparkline
+from hermes_tui.tui.widgets.formatting import (
+    change,
+    decimals_for,
+    line,
+    literal,
+    number,
+    signed,
+    sparkline,
+)
+from hermes_tui.tui.widgets.training_figures import FIGURES, Figure, figures_of
 from hermes_tui_common.disk import PHRASE
 
 SPARKS = 24
 """Newest steps in a sparkline."""
-
-CANARY_LINES = 6
-"""Most lines of a canary answer."""
 
 NO_STEP = Content.styled("no step is done yet: score an episode", "dim")
 
@@ -30,7 +36,7 @@ def trained_steps(view: ViewState) -> list[StepRow]:
 
 
 def describe(view: ViewState, hold: str = "") -> Content:
-    """Return a summary: what the next step waits for, and the last step's numbers.
+    """Return a summary: what the next step waits for, and what the last step did.
 
     Args:
         view: what is known.
@@ -45,7 +51,7 @@ def describe(view: ViewState, hold: str = "") -> Content:
     if not steps:
         lines.append(NO_STEP)
         return Content("\n").join(lines)
-    lines += _last_step(steps[-1])
+    lines += _last_step(view, steps[-1])
     lines += _trends(steps[-SPARKS:])
     return Content("\n").join(lines)
 
@@ -64,12 +70,15 @@ def waits_for(trainer: TrainerRow, hold: str = "") -> str:
     return f"{counted} · the learner is not there" if trainer.learner_lost else counted
 
 
-def next_step(view: ViewState, hold: str = "") -> Content:
+def next_step(view: ViewState, hold: str = "", at: str = "") -> list[tuple[str, Content]]:
     """Return what the next step waits for, warnings, and what is not trained and why.
 
     Args:
         view: what is known.
         hold: the key that pauses and resumes training; empty without one.
+        at: the name of the line that the cursor is on.
+
+    Returns: name and text of each line.
     """
     episodes = [row for rows in view.episodes.values() for row in rows.values()]
     words = waits_for(view.trainer, hold)
@@ -79,17 +88,16 @@ def next_step(view: ViewState, hold: str = "") -> Content:
             words += f"; the oldest is {max(ages, default=0)} versions old"
         open_ones = sum(row.state in ("open", "ended") for row in episodes)
         words += f"; {open_ones} without a score" if open_ones else ""
-    lines = [Content.assemble(_name("next"), literal(words))]
+    said = [("next", literal(words))]
     if view.steps and (back := view.steps[-1].values.get("rolled_back_to")) is not None:
         made = view.steps[-1].policy_version
-        lines.append(
-            Content.assemble(_name("rolled"), f"version {made} is version {back:.0f} again")
-        )
-    lines += [
-        Content.assemble(_name("careful"), line(f"▲ {sentence}", "$text-warning"))
+        said.append(("rolled", Content(f"v{made} serves: it is v{back:.0f} again")))
+    said += [
+        ("careful", line(f"▲ {sentence}", "$text-warning"))
         for sentence in collapse(trained_steps(view))
     ]
-    return Content("\n").join([*lines, untrained(view)])
+    said.append(("skipped", untrained(view)))
+    return [(name, Content.assemble(_name(name, at), text)) for name, text in said]
 
 
 def untrained(view: ViewState) -> Content:
@@ -101,164 +109,139 @@ def untrained(view: ViewState) -> Content:
             if row.dropped_reason and row.dropped_reason not in view.trainer.untrained:
                 counts[row.dropped_reason] = counts.get(row.dropped_reason, 0) + 1
     if not counts:
-        return Content.assemble(_name("skipped"), ("nothing: all that was said may train", "dim"))
+        return Content.styled("nothing: all that was said may train", "dim")
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     text = " · ".join(f"{count}× {reason_text(reason)}" for reason, count in ordered)
-    return Content.assemble(_name("skipped"), line(f"✗ {text}"))
+    return line(f"✗ {text}")
 
 
-def numbers(step: StepRow, width: int) -> Content:
-    """Return all numbers of a step, in as many columns as fit into ``width`` cells."""
-    lines = [_moved(step)]
-    cells = [
-        Content.assemble((f"{word:<{_WORD}}", "dim"), f"{value:<{_VALUE}}")
-        for word, value in _figures(step)
-    ]
-    columns = max(width // (_WORD + _VALUE), 1)
-    for begin in range(0, len(cells), columns):
-        lines.append(Content("").join(cells[begin : begin + columns]))
-    return Content("\n").join(lines)
+def sentence(step: StepRow) -> str:
+    """Return what a step did, such as ``v5 says this less readily: −0.12 a token``."""
+    made, what = f"v{step.policy_version}", "this" if len(step.episode_ids) == 1 else "these"
+    moved = moved_by(step)
+    if moved is None:
+        return f"{made} was made; how far it moved is not known"
+    why = limit_text(step.limit)
+    if not moved:
+        return f"{made} says {what} as readily as before" + (f": {why}" if why else "")
+    how = "more" if moved > 0 else "less"
+    far = signed(moved, decimals_for(moved))
+    less = f", not as far as wanted: {why}" if why else ""
+    return f"{made} says {what} {how} readily: {far} a token{less}"
 
 
-_WORD, _VALUE = 9, 9
-
-
-def _figures(step: StepRow) -> list[tuple[str, str]]:
-    value = step.values.get
-
-    def seconds(name: str) -> str:
-        return f"{number(value(name), 2)} s"
-
-    return [
-        ("reward", signed(value("reward_mean"))),
-        ("baseline", signed(value("baseline"))),
-        ("adv", signed(value("advantage_mean"))),
-        ("loss", number(value("loss"))),
-        ("grad", number(value("grad_norm"))),
-        ("rate", number(value("learning_rate"), 2)),
-        ("kl", number(value("kl_behavior"), 2)),
-        ("entropy", number(value("entropy"))),
-        ("gap", number(value("gap_mean"), 2)),
-        ("clipped", number(value("clip_frac"), 2)),
-        ("rejected", number(value("rejected_frac"), 2)),
-        ("stale", number(value("staleness_max"))),
-        ("tokens", number(value("num_trained_tokens"), 6)),
-        ("took", seconds("seconds.total")),
-        ("update", seconds("seconds.update")),
-        ("lag", seconds("score_to_weights_s")),
-    ]
-
-
-def _moved(step: StepRow) -> Content:
+def moved_by(step: StepRow) -> float | None:
+    """Return how much likelier a step made its tokens, nats; 0.0 for next to nothing."""
     before, after = step.values.get("logprob_before"), step.values.get("logprob_after")
-    moved = after - before if before is not None and after is not None else None
-    tone = "$text-success" if (moved or 0) > 0 else "$text-error"
-    arrow = "" if moved is None else f"  {'▲' if moved > 0 else '▼'} {signed(moved, 3)}"
-    return Content.assemble(
-        _name("logprob"), f"{signed(before, 3)} → {signed(after, 3)}", (arrow, tone)
-    )
+    if before is None or after is None or after - before != after - before:
+        return None
+    return round(after - before, decimals_for(after - before)) + 0.0
 
 
-def canaries(rows: Sequence[CanaryRow], width: int) -> Content:
-    """Return the canary's answers of two versions side by side, the older at the left.
+def step_rows(step: StepRow, width: int) -> list[list[str]]:
+    """Return the names of a step's lines and figures, row by row, as ``step_text`` draws them."""
+    columns = max(width // FIGURE_CELLS, 1)
+    names = [figure.name for figure in figures_of(step)]
+    rows = [names[begin : begin + columns] for begin in range(0, len(names), columns)]
+    return [["step"], ["logprob"], *rows]
+
+
+def step_text(step: StepRow, width: int, at: str = "") -> Content:
+    """Return what a step did: a sentence, then its figures in as many columns as fit.
 
     Args:
-        rows: the answers; those of the two newest versions are shown.
-        width: in cells.
+        step: the step.
+        width: cells of a line.
+        at: the name of the line or figure that the cursor is on.
     """
-    versions = sorted({row.policy_version for row in rows})[-2:]
-    if not versions:
-        text = "no answers yet: after each step a few fixed questions are asked"
-        return Content.styled(text, "dim")
-    column = max((width - 3) // 2, 10)
-    answers = {(row.policy_version, row.prompt): row for row in rows}
-    lines = [_beside([(f"version {version}", "bold") for version in versions], column)]
-    for prompt in dict.fromkeys(row.prompt for row in rows):
-        lines.append(line(shorten(clean(prompt), width), "dim"))
-        columns = [_answer(answers.get((version, prompt)), column) for version in versions]
-        for row in range(max(len(text) for text in columns)):
-            cells = [text[row] if row < len(text) else "" for text in columns]
-            lines.append(_beside([(cell, "") for cell in cells], column))
-        lines += _warnings(versions, prompt, answers)
-    return Content("\n").join(lines)
+    num = len(step.episode_ids)
+    about = (
+        f"{num} episode{'' if num == 1 else 's'}, reward {signed(step.values.get('reward_mean'))}"
+    )
+    first = Content.assemble(
+        _name(f"step {step.step}", "", at == "step", "step"),
+        literal(sentence(step), "bold"),
+        (f" · {about}", "dim"),
+    )
+    moved = change(step.values.get("logprob_before"), step.values.get("logprob_after"))
+    rows = [first.truncate(width, ellipsis=True), Content.assemble(_name("logprob", at), moved)]
+    by_name = {figure.name: figure for figure in FIGURES}
+    for names in step_rows(step, width)[2:]:
+        cells = [_figure(by_name[name], step.values[name], name == at) for name in names]
+        rows.append(Content("").join(cells))
+    return Content("\n").join(rows)
 
 
-def _answer(row: CanaryRow | None, width: int) -> list[str]:
-    if row is None:
-        return ["–"]
-    if row.reason:
-        return [f"✗ {row.reason}"]
-    text = clean(row.text)
-    if not text.strip():
-        return ["(an empty reply)"]
-    wrapped = textwrap.wrap(" ".join(text.split()), width, max_lines=CANARY_LINES, placeholder=" …")
-    return wrapped or ["–"]
+FIGURE_CELLS = 19
+"""Cells of a figure in the table: a word, its value and a gap."""
 
 
-def _warnings(
-    versions: Sequence[int], prompt: str, answers: dict[tuple[int, str], CanaryRow]
-) -> list[Content]:
-    row = answers.get((versions[-1], prompt))
-    if row is None or not repeats(row.text):
-        return []
-    return [line(f"▲ version {versions[-1]} repeats itself here", "$text-warning")]
+def _figure(figure: Figure, value: float, under_cursor: bool) -> Content:
+    text = f"{figure.word:<9}{figure.write(value)}"
+    cell = (
+        Content.styled(text, "reverse")
+        if under_cursor
+        else Content.assemble((text[:9], "dim"), text[9:])
+    )
+    cell = cell.stylize(Style.from_meta({"figure": figure.name}))
+    return cell + Content(" " * max(FIGURE_CELLS - cell.cell_length, 1))
 
 
-def _beside(cells: Sequence[tuple[str, str]], width: int) -> Content:
-    columns = [line(text, style).truncate(width, ellipsis=True, pad=True) for text, style in cells]
-    return Content.styled(" │ ", "dim").join(columns)
+def flat(steps: Sequence[StepRow], figures: Sequence[Figure], at: str = "") -> Content:
+    """Return the figures that were the same in all steps, in one line; empty for none."""
+    if len(steps) < 2 or not figures:
+        return Content()
+    last = steps[-1].values
+    same = " · ".join(f"{figure.word} {figure.write(last.get(figure.name))}" for figure in figures)
+    return Content.assemble(_name("flat", at), f"{same}: the same in all {len(steps)} steps")
 
 
-_COLUMNS = ((8, 8), (9, 7), (6, 6))
-"""Cells of name and value in each column; the sum fits the pane of a 120-column terminal."""
+_NAME = 8
+"""Cells of the word before a line."""
 
 
-def _name(word: str) -> tuple[str, str]:
-    return f"{word:<{_COLUMNS[0][0]}}", "dim"
+def _name(word: str, at: str = "", under_cursor: bool = False, name: str = "") -> Content:
+    marked = under_cursor or word == at
+    text = Content.styled(word, "reverse" if marked else "dim")
+    text = text.stylize(Style.from_meta({"figure": name or word}))
+    return text + Content(" " * max(_NAME - len(word), 1))
 
 
-def _cells(*pairs: tuple[str, str]) -> Content:
-    """Return one line of names and values in columns."""
-    parts: list[str | tuple[str, str]] = []
-    for (word, value), (name_cells, value_cells) in zip(pairs, _COLUMNS, strict=True):
-        parts += [(f"{word:<{name_cells}}", "dim"), f"{value:<{value_cells}}"]
-    return Content.assemble(*parts)
-
-
-def _last_step(step: StepRow) -> list[Content]:
+def _last_step(view: ViewState, step: StepRow) -> list[Content]:
     value = step.values.get
+    does, _, far = sentence(step).partition(": ")
+    moved = change(value("logprob_before"), value("logprob_after"))
+    lag = f" · {number(value('score_to_weights_s'), 2)} s after the score"
     return [
-        _moved(step),
-        _cells(
-            ("reward", signed(value("reward_mean"))),
-            ("baseline", signed(value("baseline"))),
-            ("adv", signed(value("advantage_mean"))),
+        Content.assemble(_name(f"step {step.step}"), literal(does, "bold")),
+        Content.assemble(_name("logprob"), moved, (" a token", "dim") if far else ""),
+        Content.assemble(
+            _name("reward"),
+            signed(value("reward_mean")),
+            (f", expected {signed(value('baseline'))}", "dim"),
         ),
-        _cells(
-            ("loss", number(value("loss"))),
-            ("grad", number(value("grad_norm"))),
-            ("kl", number(value("kl_behavior"), 2)),
-        ),
-        _cells(
-            ("gap", number(value("gap_mean"), 2)),
-            ("entropy", number(value("entropy"))),
-            ("stale", number(value("staleness_max"))),
-        ),
-        _cells(
-            ("tokens", number(value("num_trained_tokens"), 6)),
-            ("took", f"{number(value('seconds.total'), 2)} s"),
-            ("lag", f"{number(value('score_to_weights_s'), 2)} s"),
+        Content.assemble(
+            _name("trained"),
+            f"{number(value('num_trained_tokens'), 6)} tokens",
+            (lag if value("score_to_weights_s") is not None else "", "dim"),
         ),
     ]
 
 
 def _trends(steps: list[StepRow]) -> list[Content]:
-    def values(name: str) -> list[float]:
-        return [step.values.get(name, float("nan")) for step in steps]
+    """Return the newest rewards and entropies as bars, where they are not all the same."""
+    rows: list[Content] = []
+    for word, name, low, high in (
+        ("rewards", "reward_mean", -1.0, 1.0),  # a fixed range: +1 is drawn at the top
+        ("entropy", "entropy", None, None),
+    ):
+        values = [step.values.get(name, float("nan")) for step in steps]
+        if says_something(values):
+            bars = sparkline(values, low, high)
+            rows.append(Content.assemble(_name(word), (bars, "$text-accent")))
+    return rows
 
-    # A fixed range, the usual one: rewards that are all +1 are drawn at the top.
-    rewards = sparkline(values("reward_mean"), -1.0, 1.0)
-    return [
-        Content.assemble(_name("rewards"), (rewards, "$text-accent")),
-        Content.assemble(_name("entropy"), (sparkline(values("entropy")), "$text-accent")),
-    ]
+
+def says_something(values: Sequence[float]) -> bool:
+    """Return whether a plot of values would show anything: there are two that differ."""
+    return len({value for value in values if value == value}) > 1

@@ -340,6 +340,7 @@ SAID_OTHERWISE = {
 SCREEN_ONLY = re.compile(
     r"prompt_(newline|leave|enter)|pane_(next|previous)|.*_(find|filter|follow|copy)"
     r"|tokens_(left|right|bars|surprise.*)|compare_(previous|next|end|leave)"
+    r"|training_(episodes|answers|step_.*)|sessions_clear"
     r"|palette|theme|copy_or_quit"
 )
 """Actions that mean nothing where there is no screen: the terminal scrolls, finds and copies."""

@@ -29,10 +29,11 @@ from hermes_tui.core.stack_status import GpuSample, ProcessState, ProcessStatus
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
 from hermes_tui.tui.screens.main import MainScreen
+from hermes_tui.tui.widgets.canary_text import canaries
 from hermes_tui.tui.widgets.logs_pane import LogsPane, LogView, brief
 from hermes_tui.tui.widgets.plot import TrendPlot
 from hermes_tui.tui.widgets.system_pane import branches, describe_machine
-from hermes_tui.tui.widgets.training_text import canaries, next_step, waits_for
+from hermes_tui.tui.widgets.training_text import next_step, waits_for
 from hermes_tui.tui.widgets.unread_bar import UnreadBar
 from hermes_tui_common.errors import ApiError, HermesTuiError, RefusedError
 
@@ -69,17 +70,17 @@ async def test_training_is_whole_in_its_tab(tmp_path: Path, size: tuple[int, int
         await pilot.pause()
         shown = "\n".join(screen_lines(pilot))
         for word in (
-            "reward 0.5",
-            "base 0.2",
-            "loss −0.63",
-            "kl 0.0031",
-            "entropy",
-            "gap",
-            "stale 0",
+            "reward   +0.50",
+            "baseline +0.20",
+            "loss     −0.63",
+            "kl       0.0031",
+            "entropy  2.99",
+            "gap      1e−5",
+            "stale    0",
         ):
             assert word in shown
         assert "0 of 1 scored" in shown
-        assert "−1.920 → −1.710  ▲ +0.210" in shown
+        assert "−1.92 → −1.71  ▲ +0.21" in shown
         pane = main(app).query_one("#training")
         assert pane.max_scroll_x == 0
         pane.scroll_end(animate=False)
@@ -112,7 +113,7 @@ def test_next_step_in_words() -> None:
     dropped = backend.details["ep-3"].row
     rows = [detail.row for detail in backend.details.values()]
     view.put_episodes([*rows, replace(dropped, dropped_reason="stale")])
-    assert str(next_step(view)).splitlines() == [
+    assert [str(text) for _, text in next_step(view)] == [
         "next    1 of 4 scored; the oldest is 2 versions old; 1 without a score",
         "skipped ✗ 2× the agent asked for it itself · 1× sampled by weights that are too old",
     ]
@@ -125,8 +126,8 @@ def test_a_rollback_and_a_collapse_are_said() -> None:
         tokens = {"num_trained_tokens": 30.0 if i < 4 else 3.0}
         made[i] = replace(step, values={**step.values, **tokens, "entropy": 2.0})
     view.put_steps([*made, StepRow(step=9, policy_version=9, values={"rolled_back_to": 2.0})])
-    text = str(next_step(view))
-    assert "version 9 is version 2 again" in text
+    text = "\n".join(str(line) for _, line in next_step(view))
+    assert "v9 serves: it is v2 again" in text
     assert "▲ replies shrink: 30 → 3 tokens" in text
 
 
@@ -138,14 +139,14 @@ def test_canaries_stand_side_by_side() -> None:
         CanaryRow(policy_version=7, prompt="Sea?", reason="the engine was busy"),
     ]
     lines = str(canaries(rows, 63)).splitlines()
-    assert lines[0].split("│")[0].strip() == "version 6"
-    assert lines[0].split("│")[1].strip() == "version 7"
+    assert lines[0].split("│")[0].strip() == "answers of v6"
+    assert lines[0].split("│")[1].strip() == "answers of v7"
     assert lines[1] == "Sky?"
     assert [part.strip()[:16] for part in lines[2].split("│")] == [
         "Blue, of course.",
         "so blue so blue ",
     ]
-    assert "▲ version 7 repeats itself here" in lines
+    assert "▲ v7 repeats itself here" in lines
     assert [part.strip() for part in lines[-1].split("│")] == [
         "(an empty reply)",
         "✗ the engine was busy",
@@ -411,7 +412,7 @@ async def test_a_log_that_is_gone_is_said_once(tmp_path: Path) -> None:
         await pilot.press("p", "down", "enter")
         await until(pilot, lambda: any("no process" in text for text in notices(app)))
         backend.log_error = HermesTuiError("the supervisor does not answer")
-        await pilot.press("home", "enter")
+        await pilot.press("p", "home", "enter")
         await until(pilot, lambda: view.log_lines.process == "supervisor")
         assert not [text for text in notices(app) if "does not answer" in text]
         backend.log_error = None
