@@ -152,10 +152,10 @@ class Rewards:
             return f"a reward lies between {bounds}; {reward_text(reward)} does not"
         return _too_long(feedback)
 
-    def _report(self, episode_id: str) -> None:
+    def _report(self, episode_id: str, news: str = "") -> None:
         episode = self._state.episode(episode_id)
         if episode is not None and episode.state == "scored":
-            text = f"{self._state.episode_name(episode)}: {self.countdown(episode)}"
+            text = f"{self._state.episode_name(episode)}: {news}{self.countdown(episode)}"
             self._notifier.notify(Notice(text=text, episode_id=episode_id))
 
     # Saying why ----------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Rewards:
             if not await self._notifier.attempt(given):
                 return False
             await self._notifier.attempt(self._rows.read_session(episode.session_id))
-            self._report(episode.episode_id)
+            self._report(episode.episode_id, "why is kept · " if feedback.strip() else "")
             return True
 
     async def hold(self, episode_id: str) -> None:

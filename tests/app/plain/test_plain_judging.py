@@ -111,6 +111,7 @@ async def test_rows_1_and_3_a_score_counts_down_as_typed_and_is_taken_back() -> 
 async def test_a_sentence_goes_with_a_score(command: str) -> None:
     talk = Talk()
     assert await talk.all("hello", "/bad", f"{command} too long, and rude") == 0
+    assert "[notice] episode 1 of “hello”: why is kept · scored -1.0 · " in talk.text
     row = talk.backend.details["ep-1"].row
     assert (row.reward, row.feedback) == (-1.0, "too long, and rude")
 
