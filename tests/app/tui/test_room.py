@@ -27,6 +27,7 @@ from hermes_tui.tui.screens.compare_replies import CompareScreen
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.screens.start import StartScreen
 from hermes_tui.tui.widgets.chat_pane import FIRST_KEYS
+from hermes_tui.tui.widgets.prompt import Prompt
 from hermes_tui.tui.widgets.token_view import TokenDetail
 from hermes_tui.tui.widgets.training_pane import TrainingPane
 
@@ -169,7 +170,8 @@ async def test_keys_are_hinted_at_before_the_terminal_has_the_focus(tmp_path: Pa
         backend.start_gate.set()
         await until(pilot, lambda: isinstance(app.screen, MainScreen), "the main screen")
         await until(pilot, lambda: "F1 help" in screen_lines(pilot)[-1], "the hints")
-        assert app.focused is None
+        assert isinstance(app.focused, Prompt)  # for what was typed already
+        assert not app.app_focus
 
 
 async def test_without_training_nothing_promises_a_training_step(tmp_path: Path) -> None:
