@@ -47,7 +47,6 @@ from training_run import ROOT, TEXT, Examiner, Reply, Run, prompt_ids
 from transformers import AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from hermes_tui_training.algorithm.samples import SampledSpan, TrainingSample
 from hermes_tui_training.api.config import (
     GroupConfig,
     ModelConfig,
@@ -56,6 +55,7 @@ from hermes_tui_training.api.config import (
     TrainingConfig,
 )
 from hermes_tui_training.api.learner import NothingMovedError
+from hermes_tui_training.api.types import SampledSpan, TrainingSample
 from hermes_tui_training.engine import create_engine
 from hermes_tui_training.learner.batches import make_batches
 from hermes_tui_training.learner.model import PolicyModel

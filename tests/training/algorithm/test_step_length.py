@@ -10,11 +10,11 @@ import pytest
 from hermes_tui_training.algorithm.step_length import (
     MAX_TRIALS,
     TOLERANCE,
-    Limit,
     StepLength,
     Trial,
     find_step_length,
 )
+from hermes_tui_training.api.learner import Limit
 
 Curve = Callable[[float], float]
 

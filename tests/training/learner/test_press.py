@@ -13,7 +13,7 @@ from fakes.episodes import make_completion, make_episode
 from fakes.steps import make_request
 from fakes.tiny_model import make_tiny_model
 
-from hermes_tui_training.algorithm.samples import TrainingSample, training_samples
+from hermes_tui_training.algorithm.samples import training_samples
 from hermes_tui_training.api.config import (
     LoraConfig,
     LossConfig,
@@ -22,7 +22,7 @@ from hermes_tui_training.api.config import (
     TrainingConfig,
 )
 from hermes_tui_training.api.learner import LearnerMetrics, NothingMovedError
-from hermes_tui_training.api.types import Completion
+from hermes_tui_training.api.types import Completion, TrainingSample
 from hermes_tui_training.learner.batches import make_batches
 from hermes_tui_training.learner.learner import Learner
 from hermes_tui_training.learner.model import PolicyModel

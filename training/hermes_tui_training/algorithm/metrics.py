@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_tui_training.algorithm.advantages import EpisodeAdvantage, learnable
-from hermes_tui_training.algorithm.samples import TrainingSample
 from hermes_tui_training.api.learner import BatchFacts, RollbackResult, StepResult
-from hermes_tui_training.api.types import Episode
+from hermes_tui_training.api.types import Episode, TrainingSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,46 +16,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from hermes_tui_training.api.types import Completion, Episode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledSpan:
-    """Where one trainable completion's sampled tokens lie in a sample."""
-
-    completion_id: str
-    """The completion."""
-    start: int
-    """Index of its first sampled token."""
-    num_tokens: int
-    """How many tokens it sampled, at least 1."""
-    advantage: float
-    """What all its tokens are weighted with in the loss."""
-    temperature: float
-    """What its logits were divided by."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSample:
-    """One flat token sequence; the loss is on the tokens whose mask is true."""
-
-    episode_id: str
-    """Episode whose reward it learns from."""
-    token_ids: tuple[int, ...]
-    """[T] prompt and sampled tokens, as the engine saw them."""
-    loss_mask: tuple[bool, ...]
-    """[T] true on sampled tokens of trainable completions."""
-    behavior_logprobs: tuple[float, ...]
-    """[T] natural log, as sampled; 0.0 where the mask is false."""
-    policy_versions: tuple[int, ...]
-    """[T] version that sampled the token; -1 where the mask is false."""
-    spans: tuple[SampledSpan, ...]
-    """Its trainable completions, in order; together they cover the mask."""
-
-    @property
-    def num_trainable_tokens(self) -> int:
-        """Tokens that the loss is on."""
-        return sum(span.num_tokens for span in self.spans)
+from hermes_tui_training.api.types import Completion, Episode, SampledSpan, TrainingSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

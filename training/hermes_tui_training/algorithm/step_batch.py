@@ -12,9 +12,9 @@ from hermes_tui_training.algorithm.advantages import (
     scored_episode,
     updated_baselines,
 )
-from hermes_tui_training.algorithm.samples import TrainingSample, training_samples
+from hermes_tui_training.algorithm.samples import training_samples
 from hermes_tui_training.api.config import TrainingConfig
-from hermes_tui_training.api.types import Episode
+from hermes_tui_training.api.types import Episode, TrainingSample
 
 
 @dataclass(slots=True, kw_only=True)

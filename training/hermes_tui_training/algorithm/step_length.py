@@ -10,14 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
-Limit = Literal["certain", "step_kl", "reference_drift", "not_finite", "search"]
-"""Why a step is shorter than the score asks for.
-
-certain: the reply is near certain already, so that it cannot become much likelier · step_kl,
-reference_drift: a longer one would break that bound · not_finite: a longer one gave numbers that
-are not finite · search: no trial came close enough."""
+from hermes_tui_training.api.learner import Limit
 
 TOLERANCE = 0.15
 """A step is accepted when its change is within this share of the wanted one. Tighter costs trials,

@@ -11,9 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_tui_common.errors import TrainingError
-from hermes_tui_training.algorithm.samples import TrainingSample
-from hermes_tui_training.algorithm.step_length import Limit
-from hermes_tui_training.api.types import TrainedCompletion
+from hermes_tui_training.api.types import TrainedCompletion, TrainingSample
 
 NON_FINITE = "non_finite"
 """Error code: the step gave numbers that are not finite; the body's episode_ids are at fault."""
@@ -46,6 +44,14 @@ StillReason = Literal["certain", "no_gradient", "stale", "step_too_far", "refere
 scores ask for no change, or cancel each other out · stale: the policy has changed too much since
 the reply was sampled · step_too_far: any step breaks ``training.loss.max_step_kl`` or gives numbers
 that are not finite · reference_drift: any step breaks ``training.step.max_reference_drift``."""
+
+
+Limit = Literal["certain", "step_kl", "reference_drift", "not_finite", "search"]
+"""Why a step is shorter than the score asks for.
+
+certain: the reply is near certain already, so that it cannot become much likelier · step_kl,
+reference_drift: a longer one would break that bound · not_finite: a longer one gave numbers that
+are not finite · search: no trial came close enough."""
 
 
 class NothingMovedError(TrainingError):

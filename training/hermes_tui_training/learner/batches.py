@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from hermes_tui_training.algorithm.samples import TrainingSample
+from hermes_tui_training.api.types import TrainingSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

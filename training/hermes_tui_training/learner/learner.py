@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from hermes_tui_common.disk import RESERVE_BYTES, DiskFullError, require_room
 from hermes_tui_common.errors import ConfigError, TrainingError
 from hermes_tui_common.heartbeat import advance
-from hermes_tui_training.algorithm.samples import TrainingSample
 from hermes_tui_training.api.config import (
     ModelConfig,
     TrainingConfig,
@@ -35,7 +34,7 @@ from hermes_tui_training.api.learner import (
     StepResult,
     VersionExistsError,
 )
-from hermes_tui_training.api.types import TrainedCompletion
+from hermes_tui_training.api.types import TrainedCompletion, TrainingSample
 from hermes_tui_training.learner.batches import Batch, make_batches
 from hermes_tui_training.learner.model import PolicyModel
 from hermes_tui_training.learner.reference import ReferenceText

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hermes_tui_training.algorithm.samples import SampledSpan, TrainingSample
+from hermes_tui_training.api.types import SampledSpan, TrainingSample
 from hermes_tui_training.learner.batches import Batch, make_batches
 from hermes_tui_training.learner.model import PolicyModel
 

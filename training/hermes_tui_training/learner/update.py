@@ -25,13 +25,12 @@ from hermes_tui_training.algorithm.losses import (
 )
 from hermes_tui_training.algorithm.step_length import (
     TOLERANCE,
-    Limit,
     StepLength,
     Trial,
     find_step_length,
 )
 from hermes_tui_training.api.config import TrainingConfig
-from hermes_tui_training.api.learner import NonFiniteError, NothingMovedError
+from hermes_tui_training.api.learner import Limit, NonFiniteError, NothingMovedError
 from hermes_tui_training.learner.batches import Batch
 from hermes_tui_training.learner.direction import turn_into_direction
 from hermes_tui_training.learner.model import PolicyModel, TokenScores
