@@ -156,7 +156,7 @@ def test_chat_records_and_reward_teaches(served: Served, run_dir: Path) -> None:
     assert judged.stdout.startswith("Reward -1.0 applied to ep-")
     rows = json.loads(command(run_dir, "session", "list", "--json").stdout)
     shown = command(run_dir, "session", "show", rows[-1]["session_id"]).stdout
-    assert "reward -1.00" in shown
+    assert "reward -1.0 " in shown
     assert "user       Name a colour." in shown
 
 

@@ -216,18 +216,33 @@ class PanesScreen(ActionScreen):
             self.query_one(ScoreBar).show()
             return
         score, when, _ = rewards.countdown(scored).split(PART)
-        parts = [self._state.episode_name(scored), score, when, self._takes_back(scored)]
         why = keys.label("score_exact" if self.scope == "prompt" else "score_why")
         said = "changes the sentence" if scored.feedback else "says why"
-        self.query_one(ScoreBar).show(*parts, f"{why} {said}")
+        needed = [score, when, self._takes_back(scored)]
+        short = [score.removeprefix("scored "), when, self._takes_back(scored, short=True)]
+        forms = (
+            [self._state.episode_name(scored), *needed, f"{why} {said}"],
+            [*needed, f"{why} {said}"],
+            needed,
+            short,
+        )
+        self.query_one(ScoreBar).show(*map(PART.join, forms))
 
-    def _takes_back(self, scored: EpisodeRow) -> str:
+    def _takes_back(self, scored: EpisodeRow, *, short: bool = False) -> str:
         """Return which keys take a score back from where the focus is; letters are text in the
-        prompt."""
+        prompt.
+
+        Args:
+            scored: the episode that has the score.
+            short: name one key, in few words.
+        """
         keys, target = self.context.keys, self.controller.rewards.target.episode
         undo, leave = keys.label("score_undo"), keys.label("prompt_leave")
         again = keys.label(SCORE_KEYS.get(scored.reward or 0.0, "score_exact"))
         is_target = target is not None and target.episode_id == scored.episode_id
+        if short:
+            outside = f"{leave}, {undo}" if self.scope == "prompt" else undo
+            return f"{again if is_target else outside} takes it back"
         if self.scope == "prompt":
             return f"{f'{again} again' if is_target else f'{leave}, {undo}'} takes it back"
         return f"{again} again or {undo} takes it back" if is_target else f"{undo} takes it back"

@@ -7,7 +7,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from hermes_tui.tui.messages import ActionPressed
-from hermes_tui.tui.widgets.formatting import PART, line
+from hermes_tui.tui.widgets.formatting import line
 
 
 class ScoreBar(Widget):
@@ -17,31 +17,34 @@ class ScoreBar(Widget):
 
     def __init__(self) -> None:
         super().__init__(id="score-bar")
-        self._parts: tuple[str, ...] = ()
+        self._forms: tuple[str, ...] = ()
         self.display = False
 
-    def show(self, *parts: str) -> None:
-        """Show the parts of the line; none hides it.
+    def show(self, *forms: str) -> None:
+        """Show the line; no form of it hides it.
 
         Args:
-            parts: in the order in which they are shown; a narrow terminal drops the first ones.
+            forms: the line from its longest to its shortest form; the first that fits is drawn.
         """
-        if parts != self._parts:
-            self._parts = parts
-            self.display = bool(parts)
+        if forms != self._forms:
+            self._forms = forms
+            self.display = bool(forms)
             self.refresh()
 
     @property
     def text(self) -> str:
         """The whole line; empty while it is hidden."""
-        return PART.join(self._parts)
+        return next(iter(self._forms), "")
 
     def render(self) -> Content:
-        """Draw what fits of the line."""
-        parts, width = list(self._parts), self.content_size.width
-        while len(parts) > 1 and line(f"◆ {PART.join(parts)}").cell_length > width:
-            del parts[0]
-        return line(f"◆ {PART.join(parts)}", "$text-accent").truncate(width, ellipsis=True)
+        """Draw the longest form that fits."""
+        width = self.content_size.width
+        drawn = line("")
+        for form in self._forms:
+            drawn = line(f"◆ {form}", "$text-accent")
+            if drawn.cell_length <= width:
+                break
+        return drawn.truncate(width, ellipsis=True)
 
     def on_click(self, event: events.Click) -> None:
         """Take the score back."""

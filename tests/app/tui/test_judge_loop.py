@@ -43,8 +43,13 @@ SIZES = pytest.mark.parametrize("size", [WIDE, NARROW], ids=["120x40", "80x24"])
 
 
 def bar(app: HermesTui) -> str:
-    """Return the line above the prompt; empty while it is hidden."""
+    """Return the whole line above the prompt; empty while it is hidden."""
     return main(app).query_one(ScoreBar).text
+
+
+def drawn_bar(app: HermesTui) -> str:
+    """Return what there is room for of the line above the prompt."""
+    return main(app).query_one(ScoreBar).render().plain
 
 
 def footer(app: HermesTui) -> str:
@@ -77,6 +82,8 @@ async def test_row_1_the_same_key_takes_a_score_back_from_the_prompt(
         await until(pilot, lambda: "trains in 6 s" in bar(app), "the countdown")
         assert "scored +1.0" in bar(app)
         assert "F3 again" in bar(app)
+        for needed in ("+1.0", "trains in 6 s", "F3", "takes it back"):
+            assert needed in drawn_bar(app)
         assert main(app).query_one(ScoreBar).region.height == 1
         assert not [text for text in notices(app) if "scored" in text]
         await until(pilot, lambda: "F3 take back" in footer(app), "the footer's word")
