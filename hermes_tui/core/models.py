@@ -351,6 +351,18 @@ HELD_BY_PERSON = "by a person"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """A group that waits for siblings to be scored."""
+
+    group_id: str
+    """The group."""
+    num_missing: int
+    """Siblings without a reward."""
+    ready_at: float
+    """When it is trained without them, seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerRow:
     """What the trainer does now."""
 
@@ -370,6 +382,8 @@ class TrainerRow:
     """Completions that are not trained, counted by reason."""
     kept_versions: tuple[int, ...] = ()
     """Versions that can be made current again, ascending; 0 is the model it began with."""
+    groups: tuple[GroupRow, ...] = ()
+    """Groups that wait for siblings to be scored."""
 
     @property
     def busy(self) -> bool:
@@ -377,8 +391,13 @@ class TrainerRow:
         return self.state in ("training", "publishing")
 
     @classmethod
-    def of(cls, status: TrainerStatus) -> TrainerRow:
-        """Return the trainer's status as a row."""
+    def of(cls, status: TrainerStatus, now: float) -> TrainerRow:
+        """Return the trainer's status as a row.
+
+        Args:
+            status: what the trainer answered.
+            now: when it answered, seconds since the epoch.
+        """
         served = status.served_version
         return cls(
             policy_version=status.policy_version if served is None else served,
@@ -389,6 +408,14 @@ class TrainerRow:
             learner_lost=not status.learner.reachable,
             untrained=status.untrained,
             kept_versions=tuple(sorted(status.kept_versions)),
+            groups=tuple(
+                GroupRow(
+                    group_id=group.group_id,
+                    num_missing=group.num_siblings - group.num_scored,
+                    ready_at=now + group.seconds_left,
+                )
+                for group in status.groups
+            ),
         )
 
 

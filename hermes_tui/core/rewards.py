@@ -14,6 +14,7 @@ from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.reasons import reason_text, why_untrainable
 from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.row_reader import RowReader
+from hermes_tui.core.waiting import NEXT, when_trained
 from hermes_tui_training.api.config import TrainingConfig
 from hermes_tui_training.api.protocol import MAX_FEEDBACK_CHARS
 
@@ -231,15 +232,12 @@ class Rewards:
 
     def _when(self, episode: EpisodeRow) -> str:
         """Return when a scored episode is trained."""
-        trainer, seconds = self._state.trainer, self.seconds_to_undo(episode)
-        if trainer.state == "paused":
-            return "training is held"
-        if trainer.learner_lost:
-            return "the learner is not there"
-        missing = trainer.batch_size - max(trainer.num_scored, 1)
-        if missing > 0:
-            return f"trains with {missing} more"
-        return f"trains in {math.ceil(seconds)} s" if seconds > 0 else "trains next"
+        when, seconds = self.when(episode), self.seconds_to_undo(episode)
+        return f"trains in {math.ceil(seconds)} s" if when == NEXT and seconds > 0 else when
+
+    def when(self, episode: EpisodeRow) -> str:
+        """Return what a scored episode waits for, beside the grace in which it is taken back."""
+        return when_trained(self._state, episode, self._clock())
 
     async def undo(self) -> bool:
         """Take back the score that ``scored`` names; return whether it was taken back."""

@@ -340,7 +340,7 @@ class RemoteBackend:
 
     async def trainer(self) -> TrainerRow:
         """Return what the trainer does now."""
-        return TrainerRow.of(await self._trainer.status())
+        return TrainerRow.of(await self._trainer.status(), time.time())
 
     async def pause_training(self, paused: bool) -> None:
         """Hold training, or let it go on."""

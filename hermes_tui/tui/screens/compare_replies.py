@@ -27,7 +27,6 @@ from hermes_tui.tui.widgets.chrome import Hints, TooSmallNotice, clickable
 from hermes_tui.tui.widgets.formatting import literal
 from hermes_tui.tui.widgets.prompt import Prompt
 from hermes_tui.tui.widgets.reply_column import ReplyColumn
-from hermes_tui.tui.widgets.training_text import waits_for
 from hermes_tui.tui.widgets.turn_view import TurnStatus
 
 TICK_S = 0.2
@@ -109,7 +108,7 @@ class CompareScreen(DismissOnce, ActionScreen):
         self.paint_soon()
 
     async def _tick(self) -> None:
-        if self.controller.state.pending_approvals:
+        if self.controller.state.pending_approvals or self.controller.state.trainer.groups:
             self.paint_soon()
 
     async def paint(self) -> None:
@@ -164,7 +163,7 @@ class CompareScreen(DismissOnce, ActionScreen):
         return TurnStatus(
             episode=episode,
             training=controller.state.info.training,
-            waiting=waits_for(controller.state.trainer),
+            waiting=controller.rewards.when(episode) if episode else "",
             judged_by=f"{index + 1} picks it",
             undo=controller.notifier.action_label("compare_undo"),
         )

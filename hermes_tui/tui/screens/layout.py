@@ -44,7 +44,6 @@ from hermes_tui.tui.widgets.sessions_pane import SessionsBox, SessionsPane
 from hermes_tui.tui.widgets.system_pane import SystemPane
 from hermes_tui.tui.widgets.token_view import TokensPane
 from hermes_tui.tui.widgets.training_pane import TrainingPane
-from hermes_tui.tui.widgets.training_text import waits_for
 from hermes_tui.tui.widgets.turn_view import SCORE_KEYS, TurnStatus
 
 TICK_S = 0.2
@@ -92,6 +91,8 @@ class PanesScreen(ActionScreen):
         self._interrupted = ""
         """The newest turn that was asked to stop, by its id."""
         self._ticks: Timer | None = None
+        self._second = 0
+        """The clock's second when waits for siblings were last painted."""
 
     def compose(self) -> ComposeResult:
         """Lay out the panes."""
@@ -299,8 +300,13 @@ class PanesScreen(ActionScreen):
 
     def _something_ticks(self) -> bool:
         state, rewards = self._state, self.controller.rewards
-        counting = rewards.seconds_to_undo(rewards.scored) > 0
+        counting = rewards.seconds_to_undo(rewards.scored) > 0 or self._group_waits
         return counting or state.step_started_at is not None or bool(state.pending_approvals)
+
+    @property
+    def _group_waits(self) -> bool:
+        now = self.controller.clock()
+        return any(group.ready_at > now for group in self._state.trainer.groups)
 
     async def _tick(self) -> None:
         if not self.query(ChatPane):
@@ -309,6 +315,9 @@ class PanesScreen(ActionScreen):
         self._paint_approvals()
         self._paint_score()
         self.query_one(TopBar).sync(self._state)
+        if (second := int(self.controller.clock())) != self._second and self._state.trainer.groups:
+            self._second, self._rows_changed = second, True
+            self.paint_soon()
         if self._ticks and not self._something_ticks():
             self._ticks.pause()
 
@@ -337,7 +346,7 @@ class PanesScreen(ActionScreen):
         return TurnStatus(
             episode=episode,
             training=state.info.training,
-            waiting=waits_for(state.trainer),
+            waiting=rewards.when(episode) if episode else "",
             untrainable=judged.untrainable if judged else "",
             marked=marked,
             takes_keys=marked and is_last,

@@ -16,6 +16,7 @@ from hermes_tui.core.reasons import reason_text
 from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.core.state import ViewState
+from hermes_tui.core.waiting import when_trained
 from hermes_tui.tui.keys import Keys, bindings
 from hermes_tui.tui.messages import EpisodePicked, FilterRequested
 from hermes_tui.tui.widgets.base import ActionOwner, titled
@@ -172,7 +173,8 @@ class SessionsBox(Vertical):
 
     def explain(self, view: ViewState) -> None:
         """Say what the row under the cursor means."""
-        words = Content.styled(explain_row(view, self.query_one(SessionsPane).cursor_key), "dim")
+        key = self.query_one(SessionsPane).cursor_key
+        words = Content.styled(explain_row(view, key, self._clock()), "dim")
         text = self.query_one("#sessions-words", Static)
         if text.content != words:
             text.update(words)
@@ -181,18 +183,19 @@ class SessionsBox(Vertical):
 _EMPTY = Row(key="", left=Content.styled("  none yet", "dim"), selectable=False)
 
 
-def explain_row(view: ViewState, key: str) -> str:
+def explain_row(view: ViewState, key: str, now: float) -> str:
     """Return what the marks of a row mean, a line for each; empty for none.
 
     Args:
         view: what is known.
         key: the row's key: a session's id, and for an episode its id after a newline.
+        now: seconds since the epoch.
     """
     session_id, _, episode_id = key.partition("\n")
     if session_id not in view.sessions:
         return ""
     row = view.episodes.get(session_id, {}).get(episode_id)
-    parts = _session_words(view, session_id) if row is None else _episode_words(view, row)
+    parts = _session_words(view, session_id) if row is None else _episode_words(view, row, now)
     return "\n".join(parts)
 
 
@@ -213,17 +216,18 @@ _EPISODE_WORDS = {
     "open": "not judged yet",
     "ended": "over, not judged yet",
     "unscored": "over, not judged",
-    "scored": "judged, waits for a step",
     "claimed": "in the step that runs",
 }
 
 
-def _episode_words(view: ViewState, row: EpisodeRow) -> Sequence[str]:
+def _episode_words(view: ViewState, row: EpisodeRow, now: float) -> Sequence[str]:
     parts = ["▪ its tokens are shown"] if row.episode_id == view.shown else []
     if row.state == "trained":
         parts.append(f"trained in step {row.step}")
     elif row.state == "dropped":
         parts.append(f"never trained: {reason_text(row.dropped_reason)}")
+    elif row.state == "scored":
+        parts.append(f"judged, {when_trained(view, row, now)}")
     else:
         parts.append(_EPISODE_WORDS.get(row.state, row.state))
     if row.policy_version is None:

@@ -32,7 +32,7 @@ class TurnStatus:
     training: bool = True
     """Whether the stack has a trainer."""
     waiting: str = ""
-    """What the next training step waits for."""
+    """What its episode waits for once it is scored."""
     untrainable: str = ""
     """Why its episode can't be trained, whatever its score; empty when it can."""
     marked: bool = False

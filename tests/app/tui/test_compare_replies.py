@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fakes.backend import FakeBackend
-from fakes.screen import NARROW, WIDE, main, make_app, notices, running, until
+from fakes.screen import NARROW, WIDE, badges, main, make_app, notices, running, until
 from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Static
 
 from hermes_tui.core.actions import ACTIONS
+from hermes_tui.core.models import GroupRow
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.screens.approval import ApprovalScreen
 from hermes_tui.tui.screens.compare_replies import CompareScreen, GroupSizeScreen
@@ -164,7 +166,7 @@ async def test_what_a_reply_cost_and_became_reads_well_in_a_narrow_column(tmp_pa
         await pilot.press("2", "enter")
         await until(pilot, lambda: "scored" in badge(app, 1))
         lines = drawn(siblings(app)[1].query_one(Badge))
-        assert lines == ["◆ scored +1.0 · 0 of 1 scored", "u takes it back"]
+        assert lines == ["◆ scored +1.0 · trains next", "u takes it back"]
 
 
 def drawn(widget: Widget) -> list[str]:
@@ -249,3 +251,27 @@ async def test_every_key_in_no_order_ends_nothing(tmp_path: Path, size: tuple[in
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, MainScreen))
     assert ("shutdown",) not in backend.calls
+
+
+async def test_a_scored_sibling_counts_down_to_its_group(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        await compare(pilot, app)
+        await hear(pilot, app)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, MainScreen))
+        controller = main(app).controller
+        await controller.open_session("sess-1", "ep-1")
+        group_id = controller.state.sessions["sess-1"].group_id
+        ready_at = backend.clock.now + 48.0
+        group = GroupRow(group_id=group_id, num_missing=2, ready_at=ready_at)
+        backend.trainer_row = replace(backend.trainer_row, groups=(group,))
+        await pilot.press("f3")
+        await controller.rows.read_trainer()
+        await until(
+            pilot, lambda: "waits for 2 siblings, at most 48 s more" in badges(app)[0], "the wait"
+        )
+        backend.clock.now += 10.0
+        await until(pilot, lambda: "at most 38 s more" in badges(app)[0], "a moving countdown")
+        backend.clock.now += 38.5
+        await until(pilot, lambda: "scored +1.0 · trains next" in badges(app)[0])

@@ -503,14 +503,14 @@ def test_row_16_marks_of_sessions_are_explained_at_the_cursor() -> None:
             episode("e3", state="dropped", dropped_reason="stale", created_at=3.0),
         ]
     )
-    assert explain_row(view, "s") == "▸ the open session\nreply 1 of 2 to one message"
-    assert explain_row(view, "o").splitlines()[-1] == "ended: takes no more messages"
-    assert explain_row(view, "s\ne1") == "trained in step 3\nby v1, 1 version behind"
-    assert explain_row(view, "s\ne2") == (
+    assert explain_row(view, "s", 0.0) == "▸ the open session\nreply 1 of 2 to one message"
+    assert explain_row(view, "o", 0.0).splitlines()[-1] == "ended: takes no more messages"
+    assert explain_row(view, "s\ne1", 0.0) == "trained in step 3\nby v1, 1 version behind"
+    assert explain_row(view, "s\ne2", 0.0) == (
         "▪ its tokens are shown\nnot judged yet\nby v1, 6 versions behind"
     )
-    assert explain_row(view, "s\ne3").startswith("never trained: sampled by weights")
-    assert explain_row(view, "gone") == ""
+    assert explain_row(view, "s\ne3", 0.0).startswith("never trained: sampled by weights")
+    assert explain_row(view, "gone", 0.0) == ""
 
 
 async def test_row_16_the_words_stand_in_the_pane_while_it_has_the_focus(tmp_path: Path) -> None:
