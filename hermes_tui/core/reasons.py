@@ -9,9 +9,9 @@ from hermes_tui.core.models import EpisodeRow
 
 _TEXTS = {
     "no_token_ids": "its upstream gave no tokens",
-    "truncated": "cut off by max_tokens",
+    "truncated": "cut off at services.agent.max_tokens",
     "client_left": "broken off before its end",
-    "aux_call": "the agent asked for it itself",
+    "aux_call": "a call that the agent made beside its answer",
     "sampling_mismatch": "sampled in a way that can't be recomputed",
     "stale": "sampled by weights that are too old",
     "zero_advantage": "as good as was expected: nothing to learn",
@@ -45,9 +45,25 @@ def limit_text(limit: str) -> str:
     return _LIMIT_TEXTS.get(limit, limit)
 
 
+CONTINUATION = "a continuation that the agent asked for"
+"""Text of a call that the agent made because its reply had been cut off or broken off."""
+
+_NO_ENDS = frozenset({"truncated", "client_left", "engine_error"})
+
+
 def reasons_text(reasons: Iterable[str]) -> str:
-    """Return the texts of several reasons, each once; empty for none."""
-    return ", ".join(reason_text(reason) for reason in dict.fromkeys(reasons))
+    """Return the texts of several reasons, each once; empty for none.
+
+    Args:
+        reasons: of one turn's completions, in order: what the agent asked for after a reply that
+            was cut off is its continuation.
+    """
+    texts: dict[str, None] = {}
+    was_cut = False
+    for reason in reasons:
+        was_cut = was_cut or reason in _NO_ENDS
+        texts[CONTINUATION if was_cut and reason == "aux_call" else reason_text(reason)] = None
+    return ", ".join(texts)
 
 
 def why_untrainable(episode: EpisodeRow, turns: Iterable[ChatTurn], max_staleness: int) -> str:

@@ -27,14 +27,14 @@ def by_turn(detail: EpisodeDetail) -> list[list[CompletionRow]]:
     for completion in detail.completions:
         if completion.in_flight:
             continue
-        if turns and _goes_on(completion, turns[-1][-1]):
+        if turns and goes_on(completion, turns[-1][-1]):
             turns[-1].append(completion)
         elif completion.kind == "turn":
             turns.append([completion])
     return turns
 
 
-def _goes_on(completion: CompletionRow, before: CompletionRow) -> bool:
+def goes_on(completion: CompletionRow, before: CompletionRow) -> bool:
     """Whether a completion belongs to the turn of the one before it."""
     if completion.kind == "turn":
         return bool(_trailing_tool_results(completion.request_messages))

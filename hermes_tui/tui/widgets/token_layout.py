@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from rich.cells import cell_len, chop_cells
 
 from hermes_tui.core.models import CompletionRow, EpisodeDetail, Token
+from hermes_tui.core.reasons import CONTINUATION, reason_text
+from hermes_tui.core.recorded_turns import goes_on
 from hermes_tui.core.sanitize import visible
 
 CAPACITY = 20_000
@@ -365,7 +367,8 @@ def trajectory(detail: EpisodeDetail, live: dict[str, list[Token]]) -> list[Item
     length = 0
     for number, completion in enumerate(detail.completions):
         shared = min(completion.shared_tokens, len(completion.prompt)) if number else 0
-        label = _break_label(completion, shared, length) if number else ""
+        before = detail.completions[number - 1] if number else None
+        label = _break_label(completion, before, shared, length) if before else ""
         if label:
             differs = completion.kind == "turn" and shared < length
             items.append(Break(label=label, differs=differs))
@@ -378,9 +381,12 @@ def trajectory(detail: EpisodeDetail, live: dict[str, list[Token]]) -> list[Item
     return items
 
 
-def _break_label(completion: CompletionRow, shared: int, length: int) -> str:
+def _break_label(completion: CompletionRow, before: CompletionRow, shared: int, length: int) -> str:
     if completion.kind != "turn":
-        return "the agent asked for it itself: never trained"
+        was_cut = before.finish_reason not in ("stop", "tool_calls")
+        is_continuation = was_cut and goes_on(completion, before)
+        what = CONTINUATION if is_continuation else reason_text("aux_call")
+        return f"{what}: never trained"
     if shared < length:
         why = f": {completion.difference}" if completion.difference else ""
         return f"new segment after {shared} tokens{why}"

@@ -9,6 +9,7 @@ import pytest
 from hermes_tui.core.changes import ChatTurn, ToolPart
 from hermes_tui.core.models import CompletionRow, EpisodeDetail, EpisodeRow
 from hermes_tui.core.recorded_turns import recorded_turns
+from hermes_tui.tui.widgets.token_layout import Break, trajectory
 from hermes_tui_training.api.wire import CompletionRecord
 
 GO_ON = "[System: Your previous response was truncated by the output length limit. …]"
@@ -79,6 +80,25 @@ def test_a_reply_that_was_cut_off_goes_on_with_what_the_agent_asked_for() -> Non
     assert (turn.user_text, turn.text) == ("tell", "Once upon a time the end.")
     assert (turn.state, turn.num_tokens, turn.seconds) == ("completed", 6, 1.5)
     assert turn.untrainable == ("truncated", "aux_call", "aux_call")
+
+
+def test_a_continuation_is_told_from_other_calls_of_the_agent() -> None:
+    row = EpisodeRow(episode_id="ep-1", session_id="sess-1", state="open")
+    completions = (
+        completion([user("tell")], reply("Once upon"), "length", reason="truncated"),
+        completion(
+            [user("tell"), reply("Once upon"), user(GO_ON)],
+            reply(" a time."),
+            kind="aux",
+            reason="aux_call",
+        ),
+        completion([user(COMPACT)], reply("So far: …"), kind="aux", reason="aux_call"),
+    )
+    items = trajectory(EpisodeDetail(row=row, completions=completions), {})
+    assert [item.label for item in items if isinstance(item, Break)] == [
+        "a continuation that the agent asked for: never trained",
+        "a call that the agent made beside its answer: never trained",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ async def test_row_5_what_cannot_be_trained_is_said_before_and_not_scored() -> N
     backend.add_session("s", created_at=1)
     backend.add_episode("s", "hi", "Hel", reason="truncated")
     assert await talk.all("/open 1 1", "/good") == 1
-    why = "episode 1 of “hi” can't be trained: cut off by max_tokens"
+    why = "episode 1 of “hi” can't be trained: cut off at services.agent.max_tokens"
     assert talk.text.index(f"[score] {why}") < talk.text.index(f"[warning] {why}")
     assert "set_reward" not in [call[0] for call in backend.calls]
 

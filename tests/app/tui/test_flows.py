@@ -303,7 +303,8 @@ async def test_an_untrained_turn_says_why(tmp_path: Path) -> None:
     add_past(backend)
     async with running(app) as pilot:
         await app.controller.open_session("sess-2")
-        await until(pilot, lambda: badges(app) == ["▪ ✗ not trained: cut off by max_tokens"])
+        why = "cut off at services.agent.max_tokens"
+        await until(pilot, lambda: badges(app) == [f"▪ ✗ not trained: {why}"])
 
 
 async def test_plain_chat_has_nothing_to_score(tmp_path: Path) -> None:

@@ -115,7 +115,8 @@ def test_next_step_in_words() -> None:
     view.put_episodes([*rows, replace(dropped, dropped_reason="stale")])
     assert [str(text) for _, text in next_step(view)] == [
         "next    1 of 4 scored; the oldest is 2 versions old; 1 without a score",
-        "skipped ✗ 2× the agent asked for it itself · 1× sampled by weights that are too old",
+        "skipped ✗ 2× a call that the agent made beside its answer"
+        " · 1× sampled by weights that are too old",
     ]
 
 
