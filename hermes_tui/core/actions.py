@@ -408,6 +408,15 @@ ACTIONS: tuple[Action, ...] = (
         hint="group",
     ),
     Action(
+        id="compare_again",
+        title="Open the comparison again",
+        keys=("G",),
+        help="Go back to siblings that lack a score: those of the marked session, else the newest.",
+        scope="sessions",
+        section="Compare",
+        hint="compare again",
+    ),
+    Action(
         id="compare_pick",
         title="Pick a reply",
         keys=tuple("123456789"),

@@ -10,6 +10,7 @@ from hermes_tui.core.controller import Controller
 from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.state import ViewState
+from hermes_tui.core.waiting import lacks_scores
 
 MIN_SIBLINGS, MAX_SIBLINGS = 2, 9
 """How many replies can be compared: each has a digit key."""
@@ -65,6 +66,12 @@ class Comparison:
             if (episode := comparison.episode(index)) and episode.reward == high
         }
         return comparison
+
+    @property
+    def group_id(self) -> str:
+        """Their group; empty before they are started."""
+        row = self._state.sessions.get(self.turns[0].session_id) if self.turns else None
+        return row.group_id if row else ""
 
     @property
     def num_running(self) -> int:
@@ -199,3 +206,21 @@ def unscored_groups(state: ViewState) -> list[str]:
             for row in state.episodes_of(session_id)
         )
     ]
+
+
+def group_to_judge(state: ViewState, *marked: str) -> str:
+    """Return the group to open again: with siblings to score, of a marked session if it can be.
+
+    Args:
+        state: what is known.
+        marked: ids of sessions, the first one is preferred; without a group the newest is meant.
+
+    Returns: its id; empty when no group waits for a score.
+    """
+    siblings = state.siblings()
+    for session_id in marked:
+        if session_id in siblings and lacks_scores(
+            state, group_id := state.sessions[session_id].group_id
+        ):
+            return group_id
+    return next(iter(unscored_groups(state)), "")

@@ -45,12 +45,13 @@ def siblings_wait(state: ViewState, episode: EpisodeRow, now: float) -> str:
             siblings = f"{group.num_missing} sibling{'s' if many else ''}"
             return f"waits for {siblings}, at most {math.ceil(left)} s more" if left > 0 else ""
     # The trainer has not told of this group yet. With nothing ready, it can't be trained next.
-    if state.trainer.num_scored or not _lacks_scores(state, session.group_id):
+    if state.trainer.num_scored or not lacks_scores(state, session.group_id):
         return ""
     return "waits for the rest of its group"
 
 
-def _lacks_scores(state: ViewState, group_id: str) -> bool:
+def lacks_scores(state: ViewState, group_id: str) -> bool:
+    """Return whether the newest episode of any sibling of a group may still be scored."""
     newest = [
         state.latest(session.session_id)
         for session in state.sessions.values()

@@ -56,6 +56,10 @@ class FindRequested(Message):
     """The pane to search."""
 
 
+class ComparisonRequested(Message):
+    """The person wants to go back to a comparison that was left."""
+
+
 @dataclass
 class FilterRequested(Message):
     """The person wants to filter the sessions."""

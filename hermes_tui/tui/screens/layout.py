@@ -24,6 +24,7 @@ from hermes_tui.core.changes import (
     TurnChanged,
     TurnsLoaded,
 )
+from hermes_tui.core.compare_replies import group_to_judge
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.sanitize import clean
@@ -278,10 +279,18 @@ class PanesScreen(ActionScreen):
             without |= {"score_undo", "score_why"}
         if not self.context.training:
             without.add("compare_new")
+        if not self._group_again:
+            without.add("compare_again")
         scope = self.scope
         if scope == "prompt":
             without.add("turn_interrupt")  # leaving the prompt does it
         self.query_one(Hints).show(hints(scope, without=without), self.context.keys, words)
+
+    @property
+    def _group_again(self) -> str:
+        """The group whose comparison is opened again; empty for none."""
+        cursor = self.query_one(SessionsPane).cursor_session
+        return group_to_judge(self._state, cursor, self._state.selected)
 
     def _paint_tokens(self, chat: ChatPane) -> None:
         arrived, self._arrived = self._arrived, []

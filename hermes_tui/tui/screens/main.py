@@ -88,6 +88,16 @@ class MainScreen(PanesScreen):
         hint = "part of a title, a state, a reward, a version; nothing lists all"
         self._ask(AskScreen("List the sessions with", message.text, hint), answer)
 
+    def on_comparison_requested(self, _: messages.ComparisonRequested) -> None:
+        """Open a comparison that was left, with what is picked in it."""
+        group_id = self._group_again
+        if not group_id:
+            self.notify("no comparison waits for a score", markup=False)
+        elif self._comparison and self._comparison.group_id == group_id:
+            self._compare(self._comparison)
+        else:
+            self._work(self._reopen(group_id))
+
     def on_export_requested(self, message: messages.ExportRequested) -> None:
         """Write the shown episode to a file."""
         folder = self.context.folder / "exports"

@@ -18,7 +18,7 @@ from hermes_tui.core.sanitize import one_line
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.waiting import when_trained
 from hermes_tui.tui.keys import Keys, bindings
-from hermes_tui.tui.messages import EpisodePicked, FilterRequested
+from hermes_tui.tui.messages import ComparisonRequested, EpisodePicked, FilterRequested
 from hermes_tui.tui.widgets.base import ActionOwner, titled
 from hermes_tui.tui.widgets.formatting import age, literal, signed_reward, state
 from hermes_tui.tui.widgets.row_list import Row, RowList
@@ -121,6 +121,15 @@ class SessionsPane(ActionOwner, RowList):
     def do_sessions_clear(self) -> None:
         """List all sessions again."""
         self.filter("", self._view)
+
+    def do_compare_again(self) -> None:
+        """Open the comparison of the session under the cursor again."""
+        self.post_message(ComparisonRequested())
+
+    @property
+    def cursor_session(self) -> str:
+        """The session that the cursor is on; empty for none."""
+        return self.cursor_key.partition("\n")[0]
 
     def filter(self, text: str, view: ViewState) -> None:
         """List only the sessions whose rows contain a text, and new ones; empty lists all."""

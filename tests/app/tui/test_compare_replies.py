@@ -9,18 +9,23 @@ from pathlib import Path
 import pytest
 from fakes.backend import FakeBackend
 from fakes.screen import NARROW, WIDE, badges, main, make_app, notices, running, until
+from textual.command import CommandList
 from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Static
 
 from hermes_tui.core.actions import ACTIONS
-from hermes_tui.core.models import GroupRow
+from hermes_tui.core.compare_replies import group_to_judge
+from hermes_tui.core.models import EpisodeRow, GroupRow, SessionRow
+from hermes_tui.core.state import ViewState
 from hermes_tui.tui.app import HermesTui
+from hermes_tui.tui.palette import Palette
 from hermes_tui.tui.screens.approval import ApprovalScreen
 from hermes_tui.tui.screens.compare_replies import CompareScreen, GroupSizeScreen
 from hermes_tui.tui.screens.help import HelpScreen
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.widgets.approval_bar import ApprovalBar
+from hermes_tui.tui.widgets.chrome import Hints
 from hermes_tui.tui.widgets.markdown_reply import ReplyChunk
 from hermes_tui.tui.widgets.prompt import Prompt
 from hermes_tui.tui.widgets.reply_column import ReplyColumn
@@ -275,3 +280,59 @@ async def test_a_scored_sibling_counts_down_to_its_group(tmp_path: Path) -> None
         await until(pilot, lambda: "at most 38 s more" in badges(app)[0], "a moving countdown")
         backend.clock.now += 38.5
         await until(pilot, lambda: "scored +1.0 · trains next" in badges(app)[0])
+
+
+async def test_a_comparison_that_was_left_is_found_in_sessions_and_in_the_palette(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        await pilot.press("escape", "f5")
+        assert "compare again" not in main(app).query_one(Hints).render().plain
+        await pilot.press("G")
+        await until(pilot, lambda: "no comparison waits for a score" in notices(app))
+        await compare(pilot, app)
+        await hear(pilot, app)
+        await pilot.press("2", "escape")
+        await until(pilot, lambda: isinstance(app.screen, MainScreen))
+        main(app).go("sessions")
+        await until(
+            pilot, lambda: "G compare again" in main(app).query_one(Hints).render().plain, "footer"
+        )
+        await pilot.press("G")
+        await until(pilot, lambda: isinstance(app.screen, CompareScreen))
+        await until(pilot, lambda: titles(app)[1].endswith("✓ picked"), "what was picked")
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, MainScreen))
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: isinstance(app.screen, Palette))
+        await pilot.press(*"compar")
+        await until(
+            pilot,
+            lambda: any(
+                "Open the comparison again" in str(hit.prompt)
+                for hit in app.screen.query_one(CommandList)._options
+            ),
+            "the palette's action",
+        )
+
+
+def test_the_group_of_the_marked_session_comes_first() -> None:
+    view = ViewState()
+    for group in ("a", "b", "done"):
+        for i in range(2):
+            name = f"{group}{i}"
+            view.sessions[name] = SessionRow(session_id=name, task_id="compare", group_id=group)
+            state, reward = ("trained", 1.0) if group == "done" else ("open", None)
+            view.put_episodes(
+                [EpisodeRow(episode_id=f"e-{name}", session_id=name, state=state, reward=reward)]
+            )
+    assert group_to_judge(view, "a1") == "a"
+    assert group_to_judge(view, "done0", "b0") == "b"
+    assert group_to_judge(view, "done0") == "b"
+    view.put_episodes([replace(view.episodes["a0"]["e-a0"], state="scored", reward=1.0)])
+    assert group_to_judge(view, "a1") == "a"
+    for name in ("a0", "a1", "b0", "b1"):
+        row = view.episodes[name][f"e-{name}"]
+        view.put_episodes([replace(row, state="trained", reward=1.0)])
+    assert group_to_judge(view, "a1") == ""
