@@ -239,6 +239,8 @@ class Notice:
     severity: Literal["information", "warning", "error"] = "information"
     episode_id: str = ""
     """The episode whose new score it tells of; ``Rewards.countdown`` says the same at any time."""
+    replaces: bool = False
+    """Whether it takes the place of the last one that says so too: only the newest matters."""
 
 
 Change = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Literal
 
-from hermes_tui.core.changes import ChatTurn
+from hermes_tui.core.changes import ChatTurn, Notice
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.reward_text import reward_text
@@ -122,7 +123,7 @@ class Comparison:
         A sibling without an episode to judge, such as one that failed, is left out.
         """
         if problem := self._refusal():
-            self._notifier.say(problem, "warning")
+            self._say(problem, "warning")
             return
         low, high = self._controller.rewards.range
         requests: list[Awaitable[None]] = []
@@ -134,7 +135,7 @@ class Comparison:
             key = self._notifier.action_label("compare_undo")
             scores = f"{reward_text(high)}, the others {reward_text(low)}"
             alike = " · all alike: nothing to learn" if len(self.picked) == self.size else ""
-            self._notifier.say(
+            self._say(
                 f"{len(self.picked)} of {self.size} picked: {scores}{alike} · {key} takes it back"
             )
 
@@ -145,7 +146,8 @@ class Comparison:
         if not self.turns:
             return "send them a message first"
         if self.num_running:
-            return f"{self.num_running} of {self.size} are still replying"
+            key = self._notifier.action_label("compare_interrupt")
+            return f"{self.num_running} of {self.size} are still replying: {key} stops them"
         if not any(map(self._takes_score, self.turns)):
             return self._why_none()
         return "" if self.picked else "pick the best first, by number; several are a tie"
@@ -162,11 +164,11 @@ class Comparison:
         scored = [row for row in self._episodes() if row.state == "scored"]
         if scored:
             if await self._send([self._backend.unset_reward(row.episode_id) for row in scored]):
-                self._notifier.say(f"{len(scored)} scores taken back")
+                self._say(f"{len(scored)} scores taken back")
         elif self.scored:
-            self._notifier.say("too late to undo: the trainer has claimed them", "warning")
+            self._say("too late to undo: the trainer has claimed them", "warning")
         else:
-            self._notifier.say("nothing to undo")
+            self._say("nothing to undo")
 
     def _episodes(self) -> list[EpisodeRow]:
         rows = (self.episode(index) for index in range(len(self.turns)))
@@ -178,6 +180,10 @@ class Comparison:
         for turn in self.turns:
             await self._notifier.attempt(self._controller.rows.read_session(turn.session_id))
         return all(succeeded)
+
+    def _say(self, text: str, severity: Literal["information", "warning"] = "information") -> None:
+        """Say what became of the picks, in place of what was said of them before."""
+        self._notifier.notify(Notice(text=text, severity=severity, replaces=True))
 
     async def interrupt(self) -> None:
         """Stop those that are still replying."""

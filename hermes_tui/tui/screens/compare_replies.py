@@ -160,11 +160,14 @@ class CompareScreen(DismissOnce, ActionScreen):
 
     def _status(self, index: int) -> TurnStatus:
         controller, episode = self.controller, self.comparison.episode(index)
+        picked, score = index in self.comparison.picked, self.context.keys.label("compare_score")
+        picks = f"{score} scores, {index + 1} unpicks it" if picked else f"{index + 1} picks it"
         return TurnStatus(
             episode=episode,
             training=controller.state.info.training,
             waiting=controller.rewards.when(episode) if episode else "",
-            judged_by=f"{index + 1} picks it",
+            judged_by=picks,
+            picked=picked,
             undo=controller.notifier.action_label("compare_undo"),
         )
 

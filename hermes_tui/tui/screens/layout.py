@@ -92,6 +92,8 @@ class PanesScreen(ActionScreen):
         self._interrupted = ""
         """The newest turn that was asked to stop, by its id."""
         self._ticks: Timer | None = None
+        self._replaced_by = ""
+        """The text of the toast that the next one replaces."""
         self._second = 0
         """The clock's second when waits for siblings were last painted."""
 
@@ -133,7 +135,10 @@ class PanesScreen(ActionScreen):
         match change:
             case Notice(episode_id=episode_id) if episode_id:
                 self._rows_changed = True  # the line above the prompt says the same
-            case Notice(text=text, severity=severity):
+            case Notice(text=text, severity=severity, replaces=replaces):
+                if replaces:
+                    self._take_back_notice()
+                    self._replaced_by = clean(text)
                 self.notify(clean(text), severity=severity, markup=False)
                 return
             case PendingApproval():
@@ -150,6 +155,12 @@ class PanesScreen(ActionScreen):
             case LogGrew():
                 self._log_grew = True
         self.paint_soon()
+
+    def _take_back_notice(self) -> None:
+        """Hide the toast that the next one replaces; Textual (8.2.8) can only hide all of them."""
+        for shown in list(self.app._notifications):
+            if shown.message == self._replaced_by:
+                self.app._unnotify(shown)
 
     def _take(self, change: TokensSampled | EpisodeLoaded) -> None:
         """Queue changes of the shown episode; tokens of one completion are joined."""

@@ -41,6 +41,8 @@ class TurnStatus:
     """Whether its badge names the keys that score: the last turn of the marked episode."""
     judged_by: str = ""
     """The keys that score it, as shown; empty without keys."""
+    picked: bool = False
+    """Whether it is picked as the best of those that are compared."""
     undo: str = ""
     """The key that undoes the score; empty without one."""
 
@@ -93,7 +95,7 @@ def _status_badge(episode: EpisodeRow, status: TurnStatus) -> Content:
         return state("scored", f"scored {score}") + _dim(f"{about} · {status.waiting}{taken_back}")
     if episode.state == "unscored":
         return state("unscored", "not judged")
-    return state("open", "not judged yet") + _dim(
+    return state("open", "picked, not scored yet" if status.picked else "not judged yet") + _dim(
         f" · {status.judged_by}" if status.judged_by else ""
     )
 

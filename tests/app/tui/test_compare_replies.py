@@ -74,7 +74,7 @@ async def test_replies_stream_side_by_side(tmp_path: Path) -> None:
         xs = {view.region.x for view in siblings(app)}
         assert len(xs) == 3
         await pilot.press("enter")
-        await until(pilot, lambda: "3 of 3 are still replying" in notices(app))
+        await until(pilot, lambda: "3 of 3 are still replying: x stops them" in notices(app))
         backend.gate.set()
         await until(pilot, lambda: all("ended" in title for title in titles(app)))
         texts = {reply.source for reply in app.screen.query(ReplyChunk)}
@@ -98,6 +98,10 @@ async def test_the_picked_get_plus_one_the_others_minus_one_and_undo_takes_all(
         await until(
             pilot, lambda: [t.endswith("✓ picked") for t in titles(app)] == [False, True, True]
         )
+        await until(
+            pilot, lambda: "picked, not scored yet · enter scores, 2 unpicks it" in badge(app, 1)
+        )
+        assert "not judged yet · 1 picks it" in badge(app, 0)
         await pilot.press("enter")
         await until(pilot, lambda: None not in rewards(backend).values())
         assert rewards(backend) == {"sess-1": -1.0, "sess-2": 1.0, "sess-3": 1.0}
@@ -107,6 +111,7 @@ async def test_the_picked_get_plus_one_the_others_minus_one_and_undo_takes_all(
         await pilot.press("u")
         await until(pilot, lambda: set(rewards(backend).values()) == {None})
         await until(pilot, lambda: "not judged yet · 1 picks it" in badge(app, 0))
+        await until(pilot, lambda: notices(app) == ["3 scores taken back"], "the newest toast only")
 
 
 def badge(app: HermesTui, place: int) -> str:
