@@ -146,7 +146,8 @@ class Comparison:
         if not self.turns:
             return "send them a message first"
         if self.num_running:
-            key = self._notifier.action_label("compare_interrupt")
+            label = self._notifier.action_label
+            key = label("compare_interrupt") or label("turn_interrupt")
             return f"{self.num_running} of {self.size} are still replying: {key} stops them"
         if not any(map(self._takes_score, self.turns)):
             return self._why_none()
