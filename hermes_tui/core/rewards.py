@@ -61,14 +61,19 @@ class Rewards:
 
     @property
     def target(self) -> ScoreTarget:
-        """What a score is for now: the open episode, which the screen marks."""
+        """What a score is for now: the episode that the screen marks."""
         state = self._state
         if not state.info.training:
             return ScoreTarget(episode=None, refusal="training is off: there is nothing to score")
-        episode = state.open_episode
-        running = state.running_turn(state.selected)
-        # Until its first completion began, a running turn has no episode yet: it is the next one.
-        if running and (not state.pinned or episode is None):
+        episode = state.marked_episode
+        running = state.running_turn(state.marked_session)
+        if running and episode and state.pointed[1]:
+            is_next = running.episode_id == episode.episode_id
+        else:
+            # Until its first completion began, a running turn has no episode yet.
+            pinned = state.pinned and state.marked_session == state.selected
+            is_next = running is not None and not (pinned and episode)
+        if is_next:
             return ScoreTarget(
                 episode=episode,
                 refusal="the agent is still replying: score its reply when it has ended",
@@ -76,6 +81,16 @@ class Rewards:
         if episode is None:
             return ScoreTarget(episode=None, refusal="nothing to score yet: send a message first")
         return self.judge(episode)
+
+    def point_at(self, session_id: str = "", episode_id: str = "") -> bool:
+        """Mark what the cursor of a list stands on; return whether that is new.
+
+        Args:
+            session_id: the session; empty marks what is open.
+            episode_id: its episode; empty is the open one, in another session the newest.
+        """
+        before, self._state.pointed = self._state.pointed, (session_id, episode_id)
+        return before != self._state.pointed
 
     def judge(self, episode: EpisodeRow) -> ScoreTarget:
         """Return whether an episode takes a score, and if not why."""
@@ -99,7 +114,7 @@ class Rewards:
     # Scoring -------------------------------------------------------------------------------
 
     def score(self, reward: float, feedback: str | None = None) -> Coroutine[object, object, bool]:
-        """Judge the episode that is open now; return whether it was judged.
+        """Judge the episode that is marked now; return whether it was judged.
 
         Args:
             reward: the number.
@@ -108,7 +123,7 @@ class Rewards:
         return self._score(self.target, reward, feedback)
 
     def toggle(self, reward: float, action_id: str = "") -> Coroutine[object, object, bool]:
-        """Judge the episode that is open now, or take the same reward back.
+        """Judge the episode that is marked now, or take the same reward back.
 
         Args:
             reward: the number.
@@ -165,13 +180,13 @@ class Rewards:
     def scored(self) -> EpisodeRow | None:
         """The episode whose score is taken back or explained next; None when none can be.
 
-        The open one when it is scored; else the last one that this view scored, else the newest
+        The marked one when it is scored; else the last one that this view scored, else the newest
         one of the session. A step has not claimed it.
         """
         state = self._state
         rows = state.episodes_of(state.selected)
         newest = max(rows, key=lambda row: row.scored_at or 0.0, default=None)
-        for row in (state.open_episode, state.episode(self._last_scored), newest):
+        for row in (state.marked_episode, state.episode(self._last_scored), newest):
             if row is not None and row.state == "scored":
                 return row
         return None

@@ -63,6 +63,9 @@ class ViewState:
     """The episode whose tokens are shown; empty is none."""
     pinned: bool = False
     """Whether the person chose the shown episode, so that a new one does not replace it."""
+    pointed: tuple[str, str] = ("", "")
+    """(session, episode) that the cursor of a list stands on while keys are about that; the episode
+    is empty on a session's own row, both are while keys are about what is open."""
     pending_approvals: dict[str, PendingApproval] = field(default_factory=dict)
     """Questions of the agent that nobody has answered, by approval id, oldest first."""
     lost: str = ""
@@ -86,11 +89,26 @@ class ViewState:
 
     @property
     def open_episode(self) -> EpisodeRow | None:
-        """The episode that the view shows and marks; a score is for it. None for none."""
+        """The episode that the view shows; None for none."""
         shown = self.episode(self.shown) if self.shown else None
         if shown is not None and shown.session_id == self.selected:
             return shown
         return self.latest(self.selected)
+
+    @property
+    def marked_session(self) -> str:
+        """The session that keys are about: the one under the cursor, else the open one."""
+        return self.pointed[0] or self.selected
+
+    @property
+    def marked_episode(self) -> EpisodeRow | None:
+        """The episode that the view marks; a score is for it. None for none."""
+        session_id, episode_id = self.pointed
+        if episode_id:
+            return self.episode(episode_id)
+        if self.marked_session == self.selected:
+            return self.open_episode
+        return self.latest(session_id)
 
     def ordinal(self, episode: EpisodeRow) -> int:
         """Return the number of an episode within its session, from 1."""

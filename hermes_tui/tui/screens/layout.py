@@ -102,7 +102,7 @@ class PanesScreen(ActionScreen):
         yield TopBar(self.controller.clock)
         yield PaneTabs(self.context.keys, training=self.context.training)
         with Horizontal(id="body"):
-            yield SessionsBox(self.controller.clock, self.context.keys)
+            yield SessionsBox(self.controller.clock, self.context.keys, self._point)
             with Vertical(id="center"):
                 yield ChatPane(self.context, self._status)
                 yield ApprovalBar()
@@ -233,12 +233,11 @@ class PanesScreen(ActionScreen):
         said = "changes the sentence" if scored.feedback else "says why"
         needed = [score, when, self._takes_back(scored)]
         short = [score.removeprefix("scored "), when, self._takes_back(scored, short=True)]
-        forms = (
-            [self._state.episode_name(scored), *needed, f"{why} {said}"],
-            [*needed, f"{why} {said}"],
-            needed,
-            short,
-        )
+        name = self._state.episode_name(scored)
+        forms = [[name, *needed, f"{why} {said}"], [*needed, f"{why} {said}"], needed, short]
+        if scored != self._state.open_episode:  # the conversation shows another one
+            brief = f"episode {self._state.ordinal(scored)}"
+            forms = [forms[0], [name, *needed], [name, *short], [brief, *short]]
         self.query_one(ScoreBar).show(*map(PART.join, forms))
 
     def _takes_back(self, scored: EpisodeRow, *, short: bool = False) -> str:
@@ -360,7 +359,7 @@ class PanesScreen(ActionScreen):
         episode = state.episode(turn.episode_id) if turn.episode_id else None
         rewards = self.controller.rewards
         judged = rewards.judge(episode) if episode else None
-        marked = episode is not None and episode == state.open_episode
+        marked = episode is not None and episode == state.marked_episode
         turns = state.turns.get(turn.session_id, ())
         is_last = not any(t.episode_id == turn.episode_id for t in turns[turns.index(turn) + 1 :])
         return TurnStatus(
@@ -385,8 +384,18 @@ class PanesScreen(ActionScreen):
         ids = {f"#{node.id}" for node in nodes if node.id}
         return next((scope for scope, target in FOCUS.items() if target in ids), self.pane)
 
+    def _point(self) -> None:
+        """Have score keys be about the row under the cursor while the list has the focus."""
+        pointed = ("", "")
+        if self.scope == "sessions" and self.focused:
+            pointed = self.query_one(SessionsPane).under_cursor
+        if self.controller.rewards.point_at(*pointed):
+            self._rows_changed = True
+            self.paint_soon()
+
     def on_descendant_focus(self) -> None:
         """Name the keys that do something from here, and mark the pane's tab."""
+        self._point()
         self._paint_hints()
         self._paint_score()
         if self.scope != "prompt":

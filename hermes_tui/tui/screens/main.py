@@ -292,8 +292,8 @@ class MainScreen(PanesScreen):
         self.go("prompt")
 
     def do_session_end(self) -> None:
-        """Ask whether to end the selected session: that can't be undone."""
-        session_id = self._state.selected
+        """Ask whether to end the marked session: that can't be undone."""
+        session_id = self._state.marked_session
         if not session_id:
             self._work(self.controller.end_session(session_id))  # reports that no session is open
             return

@@ -40,13 +40,17 @@ class SessionsPane(ActionOwner, RowList):
     Args:
         clock: seconds since the epoch.
         keys: the keys in force.
+        on_moved: called when the cursor stands on another row.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("sessions")]
 
-    def __init__(self, clock: Callable[[], float], keys: Keys) -> None:
+    def __init__(
+        self, clock: Callable[[], float], keys: Keys, on_moved: Callable[[], None]
+    ) -> None:
         super().__init__(id="sessions-list")
         self._clock = clock
+        self._on_moved = on_moved
         self._in_force = keys
         self._filter = ""
         self._filtered: frozenset[str] = frozenset()
@@ -89,7 +93,8 @@ class SessionsPane(ActionOwner, RowList):
                 )
             )
             shown = episodes if opened else episodes[-MAX_EPISODES:]
-            rows += [_episode_row(view, row, self._roomy) for row in reversed(shown)]
+            marked = view.marked_episode
+            rows += [_episode_row(view, row, self._roomy, marked) for row in reversed(shown)]
         self.show([*self._about_filter(), *rows] or [_EMPTY])
         if isinstance(self.parent, SessionsBox):
             self.parent.say(len(listed), len(ordered), view)
@@ -141,9 +146,15 @@ class SessionsPane(ActionOwner, RowList):
         """Open what the cursor is on."""
         self.picked()
 
+    @property
+    def under_cursor(self) -> tuple[str, str]:
+        """(session, episode) of the row under the cursor; empty where there is none."""
+        session_id, _, episode_id = self.cursor_key.partition("\n")
+        return session_id, episode_id
+
     def picked(self) -> None:
         """Open what the cursor is on."""
-        session_id, _, episode_id = self.cursor_key.partition("\n")
+        session_id, episode_id = self.under_cursor
         if session_id:
             self.post_message(EpisodePicked(session_id, episode_id))
 
@@ -151,6 +162,7 @@ class SessionsPane(ActionOwner, RowList):
         """Say what the row under the cursor means."""
         if isinstance(self.parent, SessionsBox):
             self.parent.explain(self._view)
+        self._on_moved()
 
 
 class SessionsBox(Vertical):
@@ -159,15 +171,18 @@ class SessionsBox(Vertical):
     Args:
         clock: seconds since the epoch.
         keys: the keys in force.
+        on_moved: called when the cursor stands on another row.
     """
 
-    def __init__(self, clock: Callable[[], float], keys: Keys) -> None:
+    def __init__(
+        self, clock: Callable[[], float], keys: Keys, on_moved: Callable[[], None]
+    ) -> None:
         super().__init__(id="sessions")
-        self._clock, self._in_force = clock, keys
+        self._clock, self._in_force, self._on_moved = clock, keys, on_moved
 
     def compose(self) -> ComposeResult:
         """Lay out the pane."""
-        yield SessionsPane(self._clock, self._in_force)
+        yield SessionsPane(self._clock, self._in_force, self._on_moved)
         yield Static(id="sessions-words")
 
     def on_mount(self) -> None:
@@ -257,8 +272,8 @@ def _now(view: ViewState, session: SessionRow) -> tuple[str, str]:
     return opened, "ended" if session.ended else ""
 
 
-def _episode_row(view: ViewState, row: EpisodeRow, roomy: bool) -> Row:
-    marker = "▪" if row.episode_id == view.shown else " "
+def _episode_row(view: ViewState, row: EpisodeRow, roomy: bool, marked: EpisodeRow | None) -> Row:
+    marker = "▪" if row == marked else " "
     left = Content.assemble(f" {marker}{view.ordinal(row):>2} ", state(row.state))
     score = signed_reward(row.reward) if row.reward is not None else ""
     version = "" if row.policy_version is None else f"v{row.policy_version}"

@@ -164,6 +164,70 @@ async def test_row_4_a_score_goes_to_what_is_marked(tmp_path: Path) -> None:
         assert rewards(backend) == [("set_reward", "ep-1", -1.0)]
 
 
+def two_past_episodes(backend: FakeBackend) -> None:
+    """Have a session with two episodes that nobody has judged, and an older one with another."""
+    backend.add_session("sess-1", created_at=10)
+    for text in ("one", "two"):
+        backend.add_episode("sess-1", text, "as you say", state="ended", version=7)
+    backend.add_session("sess-2", created_at=5)
+    backend.add_episode("sess-2", "three", "as you say", state="ended", version=7)
+
+
+def marked_rows(app: HermesTui) -> list[str]:
+    """Return the keys of the rows that bear the mark in the list of sessions."""
+    return [row.key for row in sessions(app).rows if "▪" in str(row.left)]
+
+
+@SIZES
+async def test_row_4_in_the_list_a_score_goes_to_the_row_under_the_cursor(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    app, backend = make_app(tmp_path)
+    two_past_episodes(backend)
+    async with running(app, size) as pilot:
+        await app.controller.open_session("sess-1")
+        await until(pilot, lambda: marked_rows(app) == ["sess-1\nep-2"])
+        await press(pilot, "escape", "s", "home", "down", "down")
+        await until(pilot, lambda: sessions(app).cursor_key == "sess-1\nep-1")
+        await until(pilot, lambda: marked_rows(app) == ["sess-1\nep-1"], "the mark follows")
+        await until(pilot, lambda: "F3 good" in footer(app))
+        await pilot.press("f3")
+        await until(pilot, lambda: "+1.0" in drawn_bar(app))
+        assert "episode 1" in drawn_bar(app)
+        assert "F3" in drawn_bar(app)
+        await pilot.press("f4")
+        await until(pilot, lambda: "-1.0" in drawn_bar(app))
+        await press(pilot, "end", "f4")
+        await until(pilot, lambda: "episode 1 of “three”" in bar(app))
+        assert "episode 1" in drawn_bar(app)
+        assert rewards(backend) == [
+            ("set_reward", "ep-1", 1.0),
+            ("set_reward", "ep-1", -1.0),
+            ("set_reward", "ep-3", -1.0),
+        ]
+        main(app).go("chat")
+        await until(pilot, lambda: marked_rows(app) == ["sess-1\nep-2"], "the open one again")
+
+
+async def test_row_4_in_the_list_keys_are_offered_for_the_row_under_the_cursor(
+    tmp_path: Path,
+) -> None:
+    app, backend = make_app(tmp_path)
+    two_past_episodes(backend)
+    backend.set_state("ep-1", "trained", step=3)
+    async with running(app) as pilot:
+        await app.controller.open_session("sess-1")
+        await press(pilot, "escape", "s", "home", "down")
+        await until(pilot, lambda: "F3 good  F4 bad  F2 exact" in footer(app))
+        await pilot.press("down")
+        await until(pilot, lambda: "F3" not in footer(app), "a trained one is under the cursor")
+        assert "F4" not in footer(app)
+        assert "F2" not in footer(app)
+        await press(pilot, "f3", "down", "e")
+        await until(pilot, lambda: "End “three”?" in drawn(app), "the session under the cursor")
+        assert not rewards(backend)
+
+
 async def test_row_5_what_cannot_be_trained_says_so_before_it_is_scored(tmp_path: Path) -> None:
     app, backend = make_app(tmp_path)
     backend.add_session("sess-1", created_at=10)
