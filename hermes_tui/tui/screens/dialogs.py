@@ -143,6 +143,10 @@ class AskScreen(Dialog[str | None]):
             yield Field(value=self._value, compact=True, select_on_focus=self.REPLACES)
             yield Static(literal(self._hint, "dim"), id="ask-hint")
 
+    def on_input_changed(self, _: Input.Changed) -> None:
+        """Show the hint again: what was wrong may be mended."""
+        self.query_one("#ask-hint", Static).update(literal(self._hint, "dim"))
+
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Answer, if the text is valid."""
         problem = self.problem(event.value)
@@ -189,7 +193,9 @@ class RewardScreen(AskScreen):
         value = "" if given is None else f"{reward_text(given)} {self._feedback}"
         hint = f"a number between {low:g} and {high:g}; then why, if you like: 0.35 too long"
         hint += "" if given is None else "\nan empty line takes the score back"
-        super().__init__(f"Score {name}", value.strip(), hint)
+        super().__init__(f"Score {name}", value, hint)
+        if self._value:
+            self._value += " "  # a sentence may be typed behind
 
     def problem(self, text: str) -> str:
         """Return why a line is no reward; empty when it is one."""

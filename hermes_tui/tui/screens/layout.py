@@ -223,41 +223,57 @@ class PanesScreen(ActionScreen):
 
     def _paint_score(self) -> None:
         """Count down while a score can be taken back."""
-        rewards, keys = self.controller.rewards, self.context.keys
+        rewards = self.controller.rewards
         scored = rewards.scored
         if scored is None or not rewards.seconds_to_undo(scored):
             self.query_one(ScoreBar).show()
             return
         score, when, _ = rewards.countdown(scored).split(PART)
-        why = keys.label("score_exact" if self.scope == "prompt" else "score_why")
-        said = "changes the sentence" if scored.feedback else "says why"
         needed = [score, when, self._takes_back(scored)]
         short = [score.removeprefix("scored "), when, self._takes_back(scored, short=True)]
         name = self._state.episode_name(scored)
-        forms = [[name, *needed, f"{why} {said}"], [*needed, f"{why} {said}"], needed, short]
+        why = self._says_why(scored)
+        forms = [[name, *needed, why], [*needed, why], needed, short]
         if scored != self._state.open_episode:  # the conversation shows another one
             brief = f"episode {self._state.ordinal(scored)}"
             forms = [forms[0], [name, *needed], [name, *short], [brief, *short]]
         self.query_one(ScoreBar).show(*map(PART.join, forms))
 
     def _takes_back(self, scored: EpisodeRow, *, short: bool = False) -> str:
-        """Return which keys take a score back from where the focus is; letters are text in the
-        prompt.
+        """Return which keys take a score back from where the focus is.
 
         Args:
             scored: the episode that has the score.
             short: name one key, in few words.
         """
-        keys, target = self.context.keys, self.controller.rewards.target.episode
-        undo, leave = keys.label("score_undo"), keys.label("prompt_leave")
-        again = keys.label(SCORE_KEYS.get(scored.reward or 0.0, "score_exact"))
-        is_target = target is not None and target.episode_id == scored.episode_id
+        undo, action_id = self._outside_prompt("score_undo"), SCORE_KEYS.get(scored.reward or 0.0)
+        if action_id is None or not self._is_target(scored):
+            return f"{undo} takes it back"
+        again = self.context.keys.label(action_id)
         if short:
-            outside = f"{leave}, {undo}" if self.scope == "prompt" else undo
-            return f"{again if is_target else outside} takes it back"
-        if self.scope == "prompt":
-            return f"{f'{again} again' if is_target else f'{leave}, {undo}'} takes it back"
-        return f"{again} again or {undo} takes it back" if is_target else f"{undo} takes it back"
+            return f"{again} takes it back"
+        others = "" if self.scope == "prompt" else f" or {undo}"
+        return f"{again} again{others} takes it back"
+
+    def _says_why(self, scored: EpisodeRow) -> str:
+        """Return which key says why an episode has its score, or changes what was said."""
+        exact = self.context.keys.label("score_exact")
+        if self.scope == "prompt" and self._is_target(scored):
+            is_exact = bool(scored.feedback) or scored.reward not in SCORE_KEYS
+            return f"{exact} changes it" if is_exact else f"{exact} says why"
+        said = "changes the sentence" if scored.feedback else "says why"
+        return f"{self._outside_prompt('score_why')} {said}"
+
+    def _is_target(self, scored: EpisodeRow) -> bool:
+        """True when the keys that score are about this episode."""
+        target = self.controller.rewards.target.episode
+        return target is not None and target.episode_id == scored.episode_id
+
+    def _outside_prompt(self, action_id: str) -> str:
+        """Return an action's key; in the prompt letters are text, so one leaves it first."""
+        keys = self.context.keys
+        key = keys.label(action_id)
+        return f"{keys.label('prompt_leave')}, {key}" if self.scope == "prompt" else key
 
     def _paint_queue(self) -> None:
         outbox, session_id = self.controller.outbox, self._state.selected

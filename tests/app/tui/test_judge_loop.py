@@ -280,14 +280,37 @@ async def test_item_1_f2_takes_a_number_then_why(tmp_path: Path) -> None:
         await press(pilot, *"-0,5 too long", "enter")
         await until(pilot, lambda: ("set_reward", "ep-1", -0.5, "too long") in backend.calls)
         await until(pilot, lambda: "“too long”" in badges(app)[0])
-        await until(pilot, lambda: "F2 again takes it back" in bar(app))
+        await until(pilot, lambda: "F2 changes it" in bar(app))
+        assert "esc, u takes it back" in bar(app)
+        assert "F2 again" not in bar(app)
+        assert "says why" not in bar(app)
         await pilot.press("f2")
         await until(pilot, lambda: isinstance(app.focused, Input))
         assert isinstance(app.focused, Input)
-        assert app.focused.value == "-0.5 too long"
+        assert app.focused.value == "-0.5 too long "
         await press(pilot, "ctrl+u", "enter")
         await until(pilot, lambda: "not judged yet" in badges(app)[0])
         assert backend.calls[-1] == ("unset_reward", "ep-1")
+
+
+async def test_item_1_f2_says_why_after_a_key(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    async with running(app) as pilot:
+        await say_and_hear(pilot)
+        await pilot.press("f3")
+        await until(pilot, lambda: "F2 says why" in bar(app))
+        await pilot.press("f2")
+        await until(pilot, lambda: isinstance(app.focused, Input))
+        assert isinstance(app.focused, Input)
+        assert app.focused.value == "+1.0 "
+        await press(pilot, "home", "x", "enter")
+        await until(pilot, lambda: "is not a number" in drawn(app))
+        await press(pilot, "backspace")
+        await until(pilot, lambda: "is not a number" not in drawn(app), "an edit ends the error")
+        await until(pilot, lambda: "a number between" in drawn(app))
+        await press(pilot, "end", *"it greets", "enter")
+        await until(pilot, lambda: "“it greets”" in badges(app)[0])
+        assert backend.calls[-1] == ("set_reward", "ep-1", 1.0, "it greets")
 
 
 async def test_item_1_score_keys_are_offered_only_where_they_do_something(tmp_path: Path) -> None:
