@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hermes_tui.core.program import typed_program
+
 if TYPE_CHECKING:
     from hermes_tui.config.paths import RunDir
     from hermes_tui.config.settings import Config
@@ -43,7 +45,7 @@ class Invocation:
         """Return the command line of another command on the same stack, which is running."""
         file = ["-c", str(self.config_file)] if self.config_file else []
         own = [word for word in self.overrides if word.startswith("run.")]
-        return shlex.join(["hermes-tui", *file, *words, *own])
+        return shlex.join([typed_program(), *file, *words, *own])
 
     def run_dir(self) -> RunDir:
         """Return the run directory."""

@@ -25,6 +25,7 @@ from textual.widgets import Input, TextArea
 from hermes_tui.core.actions import BY_ID
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.errors import EXIT_NOT_STARTED
+from hermes_tui.core.program import PROGRAM, typed_program
 from hermes_tui.core.sanitize import clean
 from hermes_tui.tui.clipboard import copy
 from hermes_tui.tui.context import AppContext
@@ -80,7 +81,7 @@ class ScreenSettings:
     """``tui.keymap``."""
     about: tuple[str, ...] = ()
     """What the start screen shows of what it starts, such as the model and the run directory."""
-    command: str = "hermes-tui"
+    command: str = PROGRAM
     """What opens this screen again, to be told after leaving."""
 
 
@@ -362,7 +363,7 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
             self._keep_typed()
             self.exit()
         else:
-            self.push_screen(QuitScreen(), self._leave)
+            self.push_screen(QuitScreen(self.settings.command), self._leave)
 
     async def _leave(self, choice: QuitChoice | None) -> None:
         if choice in ("stop", "detach"):
@@ -423,7 +424,7 @@ def _command(root: Path) -> str:
         is_default = RunDir.of(load_config()).root == root
     except HermesTuiError:
         is_default = False
-    return "hermes-tui" if is_default else f"hermes-tui run.dir={shlex.quote(str(root))}"
+    return shlex.join([typed_program(), *([] if is_default else [f"run.dir={root}"])])
 
 
 def run_app(config: Config) -> int:

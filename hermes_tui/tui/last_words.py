@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from hermes_tui.core.sanitize import clean, one_line, shorten
@@ -18,8 +19,8 @@ def goes_on(view: ViewState, command: str) -> str:
         view: the stack as it was when the screen left.
         command: what opens the screen again, such as ``hermes-tui run.dir=/tmp/x``.
     """
-    name, _, words = command.partition(" ")
-    stop = " ".join(filter(None, (name, "stop", words)))
+    program, *words = shlex.split(command)
+    stop = shlex.join([program, "stop", *words])
     lines = [f"The stack goes on in {one_line(view.info.run_dir)}."]
     speaking = [
         f"“{one_line(view.title(session_id))}”"

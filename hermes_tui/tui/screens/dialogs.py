@@ -15,6 +15,7 @@ from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widgets import Button, Input, Label, OptionList, Static
 
 from hermes_tui.core.models import EpisodeRow
+from hermes_tui.core.program import PROGRAM
 from hermes_tui.core.reward_text import parse_reward, reward_text
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.tui.widgets.formatting import literal
@@ -80,7 +81,11 @@ STOP_KEY = "ctrl+x"
 
 
 class QuitScreen(Dialog[QuitChoice]):
-    """Asks whether the stack stops too. Enter detaches; letters go on in the prompt below."""
+    """Asks whether the stack stops too. Enter detaches; letters go on in the prompt below.
+
+    Args:
+        command: what opens the screen again.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(STOP_KEY, "choose('stop')", show=False),
@@ -88,16 +93,19 @@ class QuitScreen(Dialog[QuitChoice]):
         Binding("right,down", "app.focus_next", show=False),
     ]
 
+    def __init__(self, command: str = PROGRAM) -> None:
+        super().__init__()
+        self._command = command
+
     def compose(self) -> ComposeResult:
         """Lay out the question."""
+        about = (
+            f"The stack can go on without this screen: `{one_line(self._command)}` opens it "
+            "again. Or it stops now, with everything that runs."
+        )
         with Vertical(classes="dialog"):
             yield Label(Content.styled("Leave", "bold"))
-            yield Static(
-                Content(
-                    "The stack can go on without this screen: `hermes-tui` opens it again. Or it "
-                    "stops now, with everything that runs."
-                )
-            )
+            yield Static(literal(about))
             with Horizontal(classes="buttons"):
                 yield Button(_choice("enter", "Detach"), id="detach", compact=True)
                 yield Button(_choice("esc", "Cancel"), id="cancel", compact=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from textual.pilot import Pilot
 from textual.widgets import Button, Input, Static
 
 from hermes_tui.core.changes import PendingApproval
+from hermes_tui.core.program import typed_program
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.screens.approval import ApprovalScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, QuitScreen, RewardScreen
@@ -521,6 +523,34 @@ async def test_row_17_what_goes_on_is_told_with_the_command_that_ends_it(tmp_pat
         "  hermes-tui       opens it again",
         "  hermes-tui stop  ends it",
     ]
+
+
+async def test_row_17_the_command_is_one_that_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / ".venv" / "bin" / "hermes-tui"
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    monkeypatch.setattr("sys.executable", str(program.with_name("python")))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert typed_program() == ".venv/bin/hermes-tui"
+    monkeypatch.chdir(program.parent)
+    assert typed_program() == "./hermes-tui"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert typed_program() == "hermes-tui"
+
+    app, _ = make_app(tmp_path)
+    app.settings = replace(app.settings, command=".venv/bin/hermes-tui 'run.dir=/a run'")
+    async with running(app) as pilot:
+        await pilot.press("ctrl+q")
+        await until(pilot, lambda: isinstance(app.screen, QuitScreen))
+        about = " ".join(str(label.render()) for label in app.screen.query(Static))
+        assert "`.venv/bin/hermes-tui 'run.dir=/a run'` opens it again" in about
+        app.post_message(events.Key("enter", "\r"))
+        await until(pilot, lambda: not app.is_running or app._exit)
+    [words] = app.last_words
+    assert "  .venv/bin/hermes-tui stop 'run.dir=/a run'  ends it" in words
 
 
 async def test_row_17_coming_back_opens_what_was_open_with_its_title(tmp_path: Path) -> None:
