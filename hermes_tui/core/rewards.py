@@ -149,7 +149,7 @@ class Rewards:
                 return await self._take_back(episode)
             refusal = self._refusal(target, reward, feedback)
             if refusal or episode is None:
-                self._notifier.say(refusal, "warning")
+                self.refuse(refusal)
                 return False
             given = self._backend.set_reward(episode.episode_id, reward, feedback)
             if not await self._notifier.attempt(given):
@@ -158,6 +158,10 @@ class Rewards:
             await self._notifier.attempt(self._rows.read_session(episode.session_id))
             self._report(episode.episode_id)
             return True
+
+    def refuse(self, reason: str) -> None:
+        """Tell the person why there is no score."""
+        self._notifier.notify(Notice(text=reason, severity="warning", refuses_score=True))
 
     def _refusal(self, target: ScoreTarget, reward: float, feedback: str | None) -> str:
         low, high = self.range

@@ -50,6 +50,9 @@ from hermes_tui.tui.widgets.turn_view import SCORE_KEYS, TurnStatus
 TICK_S = 0.2
 """Seconds between updates of countdowns, which run only while one is shown."""
 
+REFUSAL_S = 5.0
+"""Seconds for which the line above the prompt says why an episode takes no score."""
+
 SYSTEM_S = 2.0
 """Seconds between samples of machine and processes, taken only while they are shown."""
 
@@ -91,6 +94,10 @@ class PanesScreen(ActionScreen):
         self._log_grew = False
         self._interrupted = ""
         """The newest turn that was asked to stop, by its id."""
+        self._refusal = ""
+        """Why the last score key did nothing."""
+        self._refused_until = 0.0
+        """Until when that is shown, in seconds since the epoch."""
         self._ticks: Timer | None = None
         self._replaced_by = ""
         """The text of the toast that the next one replaces."""
@@ -134,7 +141,13 @@ class PanesScreen(ActionScreen):
     def _on_change(self, change: Change) -> None:
         match change:
             case Notice(episode_id=episode_id) if episode_id:
-                self._rows_changed = True  # the line above the prompt says the same
+                # The line above the prompt says the same.
+                self._rows_changed, self._refused_until = True, 0.0
+            case Notice(refuses_score=True, text=text):
+                # Not a toast: that would lie over the prompt, where the next keys may go.
+                self._refusal = text
+                self._refused_until = self.controller.clock() + REFUSAL_S
+                self._rows_changed = True
             case Notice(text=text, severity=severity, replaces=replaces):
                 if replaces:
                     self._take_back_notice()
@@ -222,9 +235,15 @@ class PanesScreen(ActionScreen):
         self.query_one(ApprovalBar).show(pending, self.controller.clock(), key, where)
 
     def _paint_score(self) -> None:
-        """Count down while a score can be taken back."""
+        """Say why a score was refused; else count down while one can be taken back."""
         rewards = self.controller.rewards
         scored = rewards.scored
+        if self.controller.clock() < self._refused_until:
+            target = rewards.target.episode
+            name = self._state.episode_name(target) if target else ""
+            nameless = self._refusal.removeprefix(f"{name} ")
+            self.query_one(ScoreBar).show(self._refusal, nameless, refused=True)
+            return
         if scored is None or not rewards.seconds_to_undo(scored):
             self.query_one(ScoreBar).show()
             return
@@ -336,7 +355,9 @@ class PanesScreen(ActionScreen):
     def _something_ticks(self) -> bool:
         state, rewards = self._state, self.controller.rewards
         counting = rewards.seconds_to_undo(rewards.scored) > 0 or self._group_waits
-        return counting or state.step_started_at is not None or bool(state.pending_approvals)
+        refusing = self.controller.clock() < self._refused_until
+        working = state.step_started_at is not None
+        return counting or refusing or working or bool(state.pending_approvals)
 
     @property
     def _group_waits(self) -> bool:

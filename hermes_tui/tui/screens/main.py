@@ -221,7 +221,7 @@ class MainScreen(PanesScreen):
         rewards = self.controller.rewards
         episode = rewards.target.episode
         if rewards.target.refusal or episode is None:
-            self.notify(clean(rewards.target.refusal), markup=False)
+            rewards.refuse(rewards.target.refusal)
             return
 
         dialog = RewardScreen(rewards.range, self._state.episode_name(episode), episode)

@@ -1,4 +1,4 @@
-"""The line above the prompt that counts down while a score can be taken back."""
+"""The line above the prompt about scores: a countdown, or why one was refused."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from hermes_tui.tui.widgets.formatting import line
 
 
 class ScoreBar(Widget):
-    """Shows the last score, and which keys take it back or say why; hidden without one."""
+    """Shows the last score, and which keys take it back or say why; or a refusal; else hidden."""
 
     ALLOW_SELECT = False
 
     def __init__(self) -> None:
         super().__init__(id="score-bar")
         self._forms: tuple[str, ...] = ()
+        self._refused = False
         self.display = False
 
-    def show(self, *forms: str) -> None:
+    def show(self, *forms: str, refused: bool = False) -> None:
         """Show the line; no form of it hides it.
 
         Args:
             forms: the line from its longest to its shortest form; the first that fits is drawn.
+            refused: whether it says why there is no score.
         """
-        if forms != self._forms:
-            self._forms = forms
+        if (forms, refused) != (self._forms, self._refused):
+            self._forms, self._refused = forms, refused
             self.display = bool(forms)
             self.refresh()
 
@@ -39,9 +41,10 @@ class ScoreBar(Widget):
     def render(self) -> Content:
         """Draw the longest form that fits."""
         width = self.content_size.width
+        sign, style = ("✗", "$text-warning") if self._refused else ("◆", "$text-accent")
         drawn = line("")
         for form in self._forms:
-            drawn = line(f"◆ {form}", "$text-accent")
+            drawn = line(f"{sign} {form}", style)
             if drawn.cell_length <= width:
                 break
         return drawn.truncate(width, ellipsis=True)
@@ -49,4 +52,5 @@ class ScoreBar(Widget):
     def on_click(self, event: events.Click) -> None:
         """Take the score back."""
         event.stop()
-        self.post_message(ActionPressed("score_undo"))
+        if not self._refused:
+            self.post_message(ActionPressed("score_undo"))

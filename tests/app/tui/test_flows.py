@@ -292,7 +292,8 @@ async def test_a_score_waits_for_the_end_of_the_turn(tmp_path: Path) -> None:
         await say(pilot)
         await until(pilot, lambda: badges(app) == ["◌ speaking"])
         await pilot.press("f3")
-        await until(pilot, lambda: any("still replying" in text for text in notices(app)))
+        bar = main(app).query_one(ScoreBar)
+        await until(pilot, lambda: "still replying" in bar.text)
         backend.gate.set()
         await until(pilot, lambda: "not judged yet" in badges(app)[0])
     assert not [call for call in backend.calls if call[0] == "set_reward"]

@@ -34,6 +34,7 @@ from hermes_tui.core.program import typed_program
 from hermes_tui.tui.app import HermesTui
 from hermes_tui.tui.screens.approval import ApprovalScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, QuitScreen, RewardScreen
+from hermes_tui.tui.screens.layout import REFUSAL_S
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.screens.start import StartScreen
 from hermes_tui.tui.widgets.chrome import Hints, TopBar
@@ -230,12 +231,15 @@ async def test_row_4_in_the_list_keys_are_offered_for_the_row_under_the_cursor(
         assert not rewards(backend)
 
 
-async def test_row_5_what_cannot_be_trained_says_so_before_it_is_scored(tmp_path: Path) -> None:
+@SIZES
+async def test_row_5_what_cannot_be_trained_says_so_before_it_is_scored(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
     app, backend = make_app(tmp_path)
     backend.add_session("sess-1", created_at=10)
     backend.add_episode("sess-1", "one", "as you say", state="ended", version=1)
     app.controller.rewards._max_staleness = 4
-    async with running(app) as pilot:
+    async with running(app, size) as pilot:
         await app.controller.open_session("sess-1")
         await until(pilot, lambda: "can't be trained" in "".join(badges(app)))
         assert "too old" in badges(app)[0]
@@ -243,12 +247,16 @@ async def test_row_5_what_cannot_be_trained_says_so_before_it_is_scored(tmp_path
         assert "F4" not in footer(app)
         assert "F2" not in footer(app)
         for key in ("f3", "f4", "f2"):
-            app.clear_notifications()
             await pilot.press(key)
-            await until(pilot, lambda: any("too old" in text for text in notices(app)), key)
+            await until(pilot, lambda: "too old" in bar(app), key)
+            assert "can't be trained: " in drawn_bar(app)
+            await press(pilot, "x")
+            assert not notices(app), "a toast would lie over the prompt"
+            backend.clock.now += REFUSAL_S
+            await until(pilot, lambda: not bar(app), "it goes by itself")
         assert isinstance(app.screen, MainScreen)
+        assert prompt(app).text == "xxx"
         assert not rewards(backend)
-        assert not bar(app)
 
 
 @SIZES
