@@ -267,9 +267,7 @@ async def test_undo_until_it_is_claimed(tmp_path: Path) -> None:
         backend.set_state("ep-1", "trained", step=9)
         await until(pilot, lambda: badges(app)[0] == "▪ ● trained at step 9 · −1.0")
         await pilot.press("f3")
-        await until(
-            pilot, lambda: any("trained in step 9 already" in text for text in notices(app))
-        )
+        await until(pilot, lambda: "trained in step 9 already" in line.text)
     assert [call for call in backend.calls if call[0] == "unset_reward"] == [
         ("unset_reward", "ep-1")
     ]
@@ -312,7 +310,8 @@ async def test_plain_chat_has_nothing_to_score(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path, training=False)
     async with running(app) as pilot:
         await pilot.press("f3")
-        await until(pilot, lambda: any("training is off" in text for text in notices(app)))
+        line = main(app).query_one(ScoreBar)
+        await until(pilot, lambda: "training is off" in line.text)
 
 
 async def test_a_lost_stack_is_named_and_found_again(
