@@ -256,6 +256,7 @@ class PanesScreen(ActionScreen):
         if scored != self._state.open_episode:  # the conversation shows another one
             brief = f"episode {self._state.ordinal(scored)}"
             forms = [forms[0], [name, *needed], [name, *short], [brief, *short]]
+            forms.append([brief, short[0], short[-1]])
         self.query_one(ScoreBar).show(*map(PART.join, forms))
 
     def _takes_back(self, scored: EpisodeRow, *, short: bool = False) -> str:
