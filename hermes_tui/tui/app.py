@@ -369,7 +369,8 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         if choice in ("stop", "detach"):
             await self._finish_pending_actions()
         if choice == "detach":
-            self.last_words.append(goes_on(self.controller.state, self.settings.command))
+            settings, state = self.settings, self.controller.state
+            self.last_words.append(goes_on(state, settings.folder, settings.command))
             self._keep_typed()
             self.exit()
         elif choice == "stop":

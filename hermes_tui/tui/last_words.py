@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 
 from hermes_tui.core.sanitize import clean, one_line, shorten
 from hermes_tui.core.state import ViewState
@@ -12,16 +13,17 @@ MAX_UNSENT_CHARS = 2000
 """Longest text that was not sent to print whole."""
 
 
-def goes_on(view: ViewState, command: str) -> str:
+def goes_on(view: ViewState, folder: Path, command: str) -> str:
     """Return what goes on without the screen, and the commands that open and end it.
 
     Args:
-        view: the stack as it was when the screen left.
+        view: the stack as it was when the screen left; empty when it left during the start.
+        folder: the run directory.
         command: what opens the screen again, such as ``hermes-tui run.dir=/tmp/x``.
     """
     program, *words = shlex.split(command)
     stop = shlex.join([program, "stop", *words])
-    lines = [f"The stack goes on in {one_line(view.info.run_dir)}."]
+    lines = [f"The stack goes on in {one_line(str(folder))}."]
     speaking = [
         f"“{one_line(view.title(session_id))}”"
         for session_id in view.sessions

@@ -23,12 +23,12 @@ from hermes_tui.tui.app import HermesTui, ScreenSettings
 
 
 class CrashingTui(HermesTui):
-    """Raises when F12 is pressed; with F11 in a task of its own, with shift+F12 while it draws."""
+    """Raises when ctrl+g is pressed; F11: in a task of its own; shift+F12: while it draws."""
 
     CSS_PATH = Path(app.__file__).with_name("styles") / "hermes.tcss"
 
     async def on_key(self, event: events.Key) -> None:
-        if event.key == "f12":
+        if event.key == "ctrl+g":
             fall()
         elif event.key == "f11":
             self.run_worker(self._work())

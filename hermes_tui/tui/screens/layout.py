@@ -399,7 +399,9 @@ class PanesScreen(ActionScreen):
         judged = rewards.judge(episode) if episode else None
         marked = episode is not None and episode == state.marked_episode
         turns = state.turns.get(turn.session_id, ())
-        is_last = not any(t.episode_id == turn.episode_id for t in turns[turns.index(turn) + 1 :])
+        # What is drawn may be of a list that was read anew since.
+        of_it = (t for t in reversed(turns) if t.episode_id == turn.episode_id)
+        is_last = next(of_it, turn).turn_id == turn.turn_id
         return TurnStatus(
             episode=episode,
             training=state.info.training,

@@ -332,6 +332,7 @@ async def test_help_is_the_registry() -> None:
 
 SAID_OTHERWISE = {
     "score_zero", "score_tenths", "score_negative_tenths",  # /score
+    "score_why", "compare_again",  # /why, /compare alone
     "prompt_send", "compare_pick", "compare_interrupt",  # a line, /pick, /interrupt
     "system_logs",  # /logs
 }  # fmt: skip

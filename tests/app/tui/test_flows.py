@@ -468,7 +468,7 @@ async def test_training_is_held_and_goes_on(tmp_path: Path) -> None:
 
 
 async def test_badges_name_the_keys_that_were_chosen(tmp_path: Path) -> None:
-    keymap = {"score_good": "ctrl+g", "score_undo": "z", "training_hold": "v"}
+    keymap = {"score_good": "ctrl+g", "score_undo": "z", "training_hold": "y"}
     app, _ = make_app(tmp_path, keymap=keymap)
     async with running(app) as pilot:
         await say_and_hear(pilot)
@@ -479,9 +479,9 @@ async def test_badges_name_the_keys_that_were_chosen(tmp_path: Path) -> None:
         assert "ctrl+g again takes it back" in line.text
         await pilot.press("escape")
         await until(pilot, lambda: "ctrl+g again or z takes it back" in line.text)
-        await pilot.press("l", "v")
+        await pilot.press("l", "y")
         training = main(app).query_one("#training-text")
-        await until(pilot, lambda: "held; v goes on" in str(training.render()))
+        await until(pilot, lambda: "held; y goes on" in str(training.render()))
 
 
 # Room ----------------------------------------------------------------------------------------

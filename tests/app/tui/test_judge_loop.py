@@ -525,7 +525,7 @@ async def test_row_17_what_goes_on_is_told_with_the_command_that_ends_it(tmp_pat
         app.post_message(events.Key("enter", "\r"))
         await until(pilot, lambda: not app.is_running or app._exit)
     [words] = app.last_words
-    assert "goes on in /run" in words
+    assert f"goes on in {tmp_path}." in words
     assert "replying in “a long story”" in words
     assert words.splitlines()[-2:] == [
         "  hermes-tui       opens it again",
