@@ -240,7 +240,7 @@ class Notice:
     episode_id: str = ""
     """The episode whose new score it tells of; ``Rewards.countdown`` says the same at any time."""
     replaces: bool = False
-    """Whether it takes the place of the last one that says so too: only the newest matters."""
+    """Whether the toasts before it go: only the newest matters."""
     refuses_score: bool = False
     """Whether it says why an episode takes no score."""
 

@@ -99,8 +99,6 @@ class PanesScreen(ActionScreen):
         self._refused_until = 0.0
         """Until when that is shown, in seconds since the epoch."""
         self._ticks: Timer | None = None
-        self._replaced_by = ""
-        """The text of the toast that the next one replaces."""
         self._second = 0
         """The clock's second when waits for siblings were last painted."""
 
@@ -150,8 +148,7 @@ class PanesScreen(ActionScreen):
                 self._rows_changed = True
             case Notice(text=text, severity=severity, replaces=replaces):
                 if replaces:
-                    self._take_back_notice()
-                    self._replaced_by = clean(text)
+                    self.app.clear_notifications()
                 self.notify(clean(text), severity=severity, markup=False)
                 return
             case PendingApproval():
@@ -168,12 +165,6 @@ class PanesScreen(ActionScreen):
             case LogGrew():
                 self._log_grew = True
         self.paint_soon()
-
-    def _take_back_notice(self) -> None:
-        """Hide the toast that the next one replaces; Textual (8.2.8) can only hide all of them."""
-        for shown in list(self.app._notifications):
-            if shown.message == self._replaced_by:
-                self.app._unnotify(shown)
 
     def _take(self, change: TokensSampled | EpisodeLoaded) -> None:
         """Queue changes of the shown episode; tokens of one completion are joined."""

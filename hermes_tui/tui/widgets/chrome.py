@@ -12,6 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from hermes_tui.core.actions import PANES, Action, Scope, panes_of
+from hermes_tui.core.sanitize import one_line
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.keys import Keys
 from hermes_tui.tui.widgets.formatting import line, literal, state
@@ -36,7 +37,7 @@ class TopBar(Widget):
     def sync(self, view: ViewState) -> None:
         """Show the stack as it is now."""
         version = view.trainer.policy_version
-        about = f" · {view.info.model}" if view.info.model else ""
+        about = f" · {one_line(view.info.model)}" if view.info.model else ""
         about += f" · policy {view.version_name(version)}" if version is not None else ""
         name = clickable("hermes-tui", "app.press('palette')", "bold $text-primary")
         left = Content.assemble(name, literal(about))
