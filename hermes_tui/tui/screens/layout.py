@@ -326,7 +326,11 @@ class PanesScreen(ActionScreen):
     @property
     def _group_again(self) -> str:
         """The group whose comparison is opened again; empty for none."""
-        cursor = self.query_one(SessionsPane).cursor_session
+        for sessions in self.query(SessionsPane):
+            cursor = sessions.cursor_session
+            break
+        else:  # the screen is on its way in or out
+            return ""
         return group_to_judge(self._state, cursor, self._state.selected)
 
     def _paint_tokens(self, chat: ChatPane) -> None:
