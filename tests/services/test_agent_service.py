@@ -26,6 +26,7 @@ from hermes_tui_services.api.protocol import (
 )
 from hermes_tui_services.data_proxy.sessions import Sessions
 from hermes_tui_services.data_proxy.store import ConversationStore
+from hermes_tui_services.data_proxy.turns import Turn
 
 KEY = "agent:m:u"
 
@@ -189,13 +190,30 @@ async def test_a_background_turn_goes_on_without_its_client(one: Chain) -> None:
     assert (await one.history())[1] == {"role": "assistant", "content": "said"}
 
 
-async def test_a_waiting_turn_whose_client_left_never_runs(one: Chain) -> None:
+async def test_a_waiting_turn_whose_client_left_never_runs(
+    one: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came: list[str] = []
+    stopped: list[str] = []
+    submit, stop = Sessions.submit, Sessions._stop
+
+    async def noted_submit(self: Sessions, key: str, request: TurnRequest) -> Turn:
+        turn: Turn = await submit(self, key, request)
+        came.append(request.message)
+        return turn
+
+    def noted_stop(self: Sessions, turn: Turn) -> None:
+        stop(self, turn)
+        stopped.append(turn.request.message)
+
+    monkeypatch.setattr(Sessions, "submit", noted_submit)
+    monkeypatch.setattr(Sessions, "_stop", noted_stop)
     first = asyncio.create_task(one.say("one wait:gate"))
     await eventually(lambda: one.agent.waiting)
-    with pytest.raises(httpx.ReadTimeout):
-        await one.client.post(
-            "/v1/responses", json={"input": "two", "model": "m", "user": "u"}, timeout=0.2
-        )
+    second = asyncio.create_task(one.say("two"))
+    await eventually(lambda: "two" in came)
+    second.cancel()  # closes its connection
+    await eventually(lambda: stopped == ["two"])
     one.agent.open("gate")
     await first
     await one.say("three")

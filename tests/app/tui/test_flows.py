@@ -382,6 +382,7 @@ async def test_tokens_follow_until_the_cursor_moves_and_again_at_the_end(tmp_pat
         await until(pilot, lambda: len(view.content.items) >= 200)
         await until(pilot, lambda: view.scroll_offset.y == view.max_scroll_y > 0)
         await pilot.press("f7", "left")
+        await pilot.wait_for_scheduled_animations()  # the key's own scroll has an end
         where, scroll = view.cursor, view.scroll_offset.y
         backend.gate.set()
         await until(pilot, lambda: len(view.content.items) >= 400)
