@@ -54,6 +54,9 @@ LEAVE_S = 2.0
 HUNG_UP_S = 0.5
 """The same after SIGHUP: the terminal is gone, and nothing of it can be restored."""
 
+ON_TOP_POLL_S = 0.05
+"""Seconds between looks whether a dialog was answered."""
+
 FINISH_S = 0.5
 """Seconds that leaving waits for actions in flight, such as a score."""
 NUM_FINISH_POLLS = 50
@@ -151,16 +154,22 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
             async with asyncio.timeout(TITLES_S):
                 await self.controller.notifier.attempt(self.controller.history.read_titles())
         draft = await self.controller.reopen()
-        await screen.on_top.wait()  # a dialog above it is answered first
+        await self._until_on_top(screen)  # else it is the dialog above it that is replaced
         main = MainScreen(self.controller, self.context)
         await self.switch_screen(main)
         main.go("prompt")
         main.query_one(Prompt).begin_with(draft, aside=bool(self._ahead))
         while self._ahead:
+            await self._until_on_top(main)
             await self._take(self._ahead.pop(0))
         self._prompt_ready = True
         for problem in self.keys.problems:
             self.notify(clean(problem), severity="warning", markup=False, timeout=10)
+
+    async def _until_on_top(self, screen: Screen[None]) -> None:
+        """Wait until the dialogs above a screen were answered."""
+        while self.screen is not screen:  # noqa: ASYNC110  (Textual signals it too late, by a message)
+            await asyncio.sleep(ON_TOP_POLL_S)
 
     def _catch_signals(self) -> None:
         """Leave in good order on a signal. The stack keeps running, as after a lost connection."""
@@ -174,6 +183,7 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         deadline = threading.Timer(deadline_s, os._exit, (code,))
         deadline.daemon = True
         deadline.start()
+        self.workers.cancel_group(self, "start")
         self.exit(return_code=code)
 
     async def on_unmount(self) -> None:
@@ -368,6 +378,7 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
     async def _leave(self, choice: QuitChoice | None) -> None:
         if choice in ("stop", "detach"):
             await self._finish_pending_actions()
+            self.workers.cancel_group(self, "start")  # the main screen must not open any more
         if choice == "detach":
             settings, state = self.settings, self.controller.state
             self.last_words.append(goes_on(state, settings.folder, settings.command))
@@ -375,7 +386,6 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
             self.exit()
         elif choice == "stop":
             self._keep_typed()
-            self.workers.cancel_group(self, "start")
             self.push_screen(StoppingScreen(self.controller))
 
     def _keep_typed(self) -> None:
@@ -387,9 +397,14 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
                 self.last_words.append(words)
 
     async def _finish_pending_actions(self) -> None:
-        """Wait until actions in flight, such as a score, have reached the stack."""
+        """Wait until actions in flight, such as a score, have reached the stack.
+
+        A main screen that has just opened takes what was typed before it.
+        """
+        opened = any(isinstance(screen, MainScreen) for screen in self.screen_stack)
+        groups = {"actions", "start"} if opened else {"actions"}
         for _ in range(NUM_FINISH_POLLS):
-            if all(worker.is_finished for worker in self.workers if worker.group == "actions"):
+            if all(worker.is_finished for worker in self.workers if worker.group in groups):
                 return
             await asyncio.sleep(FINISH_S / NUM_FINISH_POLLS)
 

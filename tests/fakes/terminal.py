@@ -129,7 +129,7 @@ class Terminal:
         """Return the exit code (128 + signal where one killed it) and the seconds it took."""
         started = time.monotonic()
         while self.process.poll() is None:
-            assert time.monotonic() - started < timeout_s, "it did not end"
+            assert time.monotonic() - started < timeout_s, f"it did not end: {self.text[-3000:]}"
             self.read(0.01)
         took_s = time.monotonic() - started
         self.read()

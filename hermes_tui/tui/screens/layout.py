@@ -326,11 +326,7 @@ class PanesScreen(ActionScreen):
     @property
     def _group_again(self) -> str:
         """The group whose comparison is opened again; empty for none."""
-        for sessions in self.query(SessionsPane):
-            cursor = sessions.cursor_session
-            break
-        else:  # the screen is on its way in or out
-            return ""
+        cursor = self.query_one(SessionsPane).cursor_session
         return group_to_judge(self._state, cursor, self._state.selected)
 
     def _paint_tokens(self, chat: ChatPane) -> None:
@@ -430,11 +426,12 @@ class PanesScreen(ActionScreen):
 
     def on_descendant_focus(self) -> None:
         """Name the keys that do something from here, and mark the pane's tab."""
-        self._point()
-        self._paint_hints()
-        self._paint_score()
-        if self.scope != "prompt":
-            self.query_one(PaneTabs).pane = self.scope
+        with self.unless_removed():
+            self._point()
+            self._paint_hints()
+            self._paint_score()
+            if self.scope != "prompt":
+                self.query_one(PaneTabs).pane = self.scope
 
     def go(self, pane: Scope) -> None:
         """Show a pane and give it the focus; without a trainer two of them have nothing to show."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -57,8 +56,6 @@ class StartScreen(Screen[None]):
         super().__init__(id="start")
         self.prompt = Prompt(keys, lambda: None)
         """Shows what is typed before the main screen's prompt is there."""
-        self.on_top = asyncio.Event()
-        """Set while no dialog is above this screen."""
         self._clock = clock
         self._keys = keys
         self._about = about
@@ -87,14 +84,6 @@ class StartScreen(Screen[None]):
         """Start counting the seconds."""
         self._timer = self.set_interval(TICK_S, self._draw)
         self._draw()
-
-    def on_screen_resume(self) -> None:
-        """No dialog is above the screen any more."""
-        self.on_top.set()
-
-    def on_screen_suspend(self) -> None:
-        """A dialog was opened above the screen."""
-        self.on_top.clear()
 
     def on_message_typed(self, message: MessageTyped) -> None:
         """Show a message that was finished; it is sent once the agent is there."""

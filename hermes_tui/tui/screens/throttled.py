@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from textual.css.query import NoMatches
@@ -41,15 +43,20 @@ class ThrottledScreen(Screen[None]):
     async def paint(self) -> None:
         """Show what has changed."""
 
-    async def _paint(self) -> None:
-        self._painted_at = time.monotonic()
-        self._paint_timer = None
+    @contextmanager
+    def unless_removed(self) -> Iterator[None]:
+        """Skip what needs widgets that are gone, since the screen is on its way out."""
         try:
-            with self.app.batch_update():  # one layout for all changes
-                await self.paint()
+            yield
         except NoMatches:
             if self.query(self.CANVAS):
                 raise
+
+    async def _paint(self) -> None:
+        self._painted_at = time.monotonic()
+        self._paint_timer = None
+        with self.unless_removed(), self.app.batch_update():  # one layout for all changes
+            await self.paint()
         self.call_after_refresh(self._note_painted, self._painted_at)
 
     def _note_painted(self, began: float) -> None:

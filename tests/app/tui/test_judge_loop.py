@@ -31,7 +31,7 @@ from textual.widgets import Button, Input, Static
 
 from hermes_tui.core.changes import PendingApproval
 from hermes_tui.core.program import typed_program
-from hermes_tui.tui.app import HermesTui
+from hermes_tui.tui.app import ON_TOP_POLL_S, HermesTui
 from hermes_tui.tui.screens.approval import ApprovalScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, QuitScreen, RewardScreen
 from hermes_tui.tui.screens.layout import REFUSAL_S
@@ -480,6 +480,32 @@ async def test_row_2_the_start_has_identity_order_and_progress(tmp_path: Path) -
         rows = str(start.query_one("#start-stages", Static).render()).splitlines()
         assert [row.split()[2] for row in rows] == ["router", "trainer"]
         assert "you can type already" in str(start.query_one("#start-end", Static).render())
+
+
+async def test_the_question_of_leaving_stays_when_the_agent_gets_ready_under_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, backend = make_app(tmp_path)
+    backend.start_gate = asyncio.Event()
+    reopen = app.controller.reopen
+
+    async def asked_at_the_last_moment() -> str:
+        draft = await reopen()
+        app.do_quit()
+        return draft
+
+    monkeypatch.setattr(app.controller, "reopen", asked_at_the_last_moment)
+    async with app.run_test(size=WIDE) as pilot:
+        await on_start(pilot, app)
+        await press(pilot, *"half a line")
+        backend.start_gate.set()
+        await until(pilot, lambda: isinstance(app.screen, QuitScreen))
+        await pilot.pause(3 * ON_TOP_POLL_S)
+        assert isinstance(app.screen, QuitScreen)
+        await press(pilot, *"s", "escape")
+        await until(pilot, lambda: isinstance(app.screen, MainScreen))
+        await until(pilot, lambda: prompt(app).text == "half a lines")
+    assert not [call for call in backend.calls if call[0] == "shutdown"]
 
 
 # Leaving and coming back ---------------------------------------------------------------------
