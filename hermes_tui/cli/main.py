@@ -25,6 +25,8 @@ class _LateGroup(OverridesGroup):
         "status": "stack:status",
         "stop": "stack:stop",
         "logs": "stack:logs",
+        "backup": "backup:backup",
+        "restore": "backup:restore",
         "web": "web:web",
         "chat": "chat:chat",
         "session": "sessions:session",

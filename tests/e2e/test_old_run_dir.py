@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 import tomli
+from fakes.old_run import OLD_RUN, copy_old_run
 from fakes.served import Served, until
 
 from hermes_tui.config.settings import load_config
@@ -33,15 +33,7 @@ ADA = "sk-sess-made-up-for-the-tests"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of what the earlier version left, its databases as files again."""
-    folder = tmp_path_factory.mktemp("old") / "copy"
-    shutil.copytree(FIXTURES / "old_run", folder)
-    for script in (folder / "run-dir").glob("*.sql"):
-        database = sqlite3.connect(script.with_suffix(".db"))
-        database.executescript(script.read_text(encoding="utf-8"))
-        database.close()
-        script.unlink()
-    (folder / "run-dir" / "keys.json").chmod(0o600)
-    return folder
+    return copy_old_run(tmp_path_factory.mktemp("old") / "copy")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +48,7 @@ def served(folder: Path) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def keys() -> dict[str, str]:
-    return dict(json.loads((FIXTURES / "old_run" / "run-dir" / "keys.json").read_text()))
+    return dict(json.loads((OLD_RUN / "run-dir" / "keys.json").read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +158,7 @@ def test_every_old_setting_still_loads(tmp_path: Path) -> None:
     assert load_config([], path=old, environ={}) == load_config(
         CHANGED_DEFAULTS, environ={}, cwd=tmp_path
     )
-    shutil.copy(FIXTURES / "old_run" / "hermes.toml", tmp_path)
+    shutil.copy(OLD_RUN / "hermes.toml", tmp_path)
     assert load_config([], environ={}, cwd=tmp_path).training.lora.rank == 1
 
 
