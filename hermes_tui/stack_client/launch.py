@@ -18,6 +18,7 @@ from hermes_tui.core.stack_status import SUPERVISOR, ProcessState
 from hermes_tui.stack_client.control import ControlClient
 from hermes_tui.supervisor.lock import lock_owner
 from hermes_tui.supervisor.logs import tail_lines
+from hermes_tui_common.disk import MIN_FREE_BYTES, DiskFullError, require_room
 from hermes_tui_common.errors import StackError, UnreachableError
 from hermes_tui_common.serving import write_private
 
@@ -116,7 +117,14 @@ async def _wait_stopping(run_dir: RunDir, config: Config) -> None:
 
 
 def _spawn(config: Config, run_dir: RunDir) -> subprocess.Popen[bytes]:
-    """Start the supervisor in a session of its own; its keys are in a file, not in its argv."""
+    """Start the supervisor in a session of its own; its keys are in a file, not in its argv.
+
+    Raises: StackError: the disk is full; nobody would see that it waits for room.
+    """
+    try:
+        require_room(run_dir.root, MIN_FREE_BYTES)
+    except DiskFullError as error:
+        raise StackError(str(error)) from error
     resolved = run_dir.config_file(SUPERVISOR)
     write_private(resolved, config.to_json())
     run_dir.supervisor.unlink(missing_ok=True)

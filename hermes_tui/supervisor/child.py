@@ -249,6 +249,8 @@ class Child:
             if not self._log_failed:
                 logger.error("log lost pid=%s path=%s %s", self.pid, self._log.path, error)
             self._log_failed = True
+        else:
+            self._log_failed = False
 
 
 def _descendants(pid: int) -> set[int]:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from hermes_tui.config.paths import RunDir
 from hermes_tui.core.errors import AlreadyRunningError
+from hermes_tui_common.disk import wait_for_room
 
 
 @contextlib.contextmanager
-def hold_lock(run_dir: RunDir) -> Iterator[None]:
-    """Hold the run directory's lock.
+def hold_lock(run_dir: RunDir, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the run directory's lock; on a full disk, from when there is room to start.
+
+    Args:
+        run_dir: the run directory.
+        say: gets the text of what is waited for.
 
     Raises: AlreadyRunningError: another process holds it; carries its pid.
     """
@@ -22,6 +27,7 @@ def hold_lock(run_dir: RunDir) -> Iterator[None]:
         if not _try_lock(descriptor):
             raise AlreadyRunningError(str(run_dir.root), _read_pid(descriptor))
         os.ftruncate(descriptor, 0)
+        wait_for_room(run_dir.root, say)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
     finally:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Iterable
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,27 +31,52 @@ class RotatingLog:
     def __init__(self, path: Path, max_bytes: int) -> None:
         self.path = path
         self._max_bytes = max_bytes
-        self._file = path.open("ab")
+        self._file: FileIO | None = None
+        self._num_lost = 0
+        self._open()
 
     def write(self, data: bytes) -> None:
-        """Append; rotates at the end of a line once the file has its size."""
-        self._file.write(data)
-        self._file.flush()
-        if self._file.tell() >= self._max_bytes and data.endswith(b"\n"):
-            self._rotate()
+        """Append; rotates at the end of a line once the file has its size.
+
+        Raises: OSError: such as a full disk. What could not be written is lost; the next write that
+            finds room says how much.
+        """
+        lost = f"({self._num_lost} bytes are missing here)\n".encode() if self._num_lost else b""
+        try:
+            self._append(lost + data)
+        except OSError:
+            self._num_lost += len(data)
+            raise
+        self._num_lost = 0
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        if self._file:
+            self._file.close()
 
-    def _rotate(self) -> None:
-        self._file.close()
+    def _open(self) -> FileIO:
+        # Without a buffer: one that finds no room would fail again in close().
+        self._file = self._file or self.path.open("ab", buffering=0)
+        return self._file
+
+    def _append(self, data: bytes) -> None:
+        file = self._open()
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
+        if file.tell() >= self._max_bytes and data.endswith(b"\n"):
+            self._rotate(file)
+
+    def _rotate(self, file: FileIO) -> None:
+        file.close()
+        self._file = None
         for number in range(NUM_OLD_LOGS, 0, -1):
             older = self.path.with_name(f"{self.path.name}.{number}")
             newer = older.with_suffix(f".{number - 1}") if number > 1 else self.path
             if newer.exists():
                 newer.replace(older)
-        self._file = self.path.open("ab")
+        with contextlib.suppress(OSError):  # the next write tries again
+            self._open()
 
 
 class RotatingLogHandler(logging.Handler):
@@ -63,7 +90,9 @@ class RotatingLogHandler(logging.Handler):
         """Append one record as one line."""
         try:
             self._log.write(f"{self.format(record)}\n".encode(errors="replace"))
-        except (OSError, ValueError):
+        except OSError:
+            pass  # a full disk: the next line that finds room says how much is missing
+        except ValueError:
             self.handleError(record)
 
     def close(self) -> None:

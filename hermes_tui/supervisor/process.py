@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import re
@@ -26,7 +25,9 @@ from hermes_tui.supervisor.hang import until_hung, work_of
 from hermes_tui.supervisor.logs import RotatingLog
 from hermes_tui.supervisor.specs import ProcessSpec, Urls
 from hermes_tui.supervisor.system_sampler import rss_bytes
+from hermes_tui_common.disk import MIN_FREE_BYTES, DiskFullError, require_room
 from hermes_tui_common.errors import StackError
+from hermes_tui_common.run_file import RoleRunFile
 from hermes_tui_common.serving import (
     INSTANCE_HEADER,
     ServeConfig,
@@ -45,6 +46,8 @@ _BACKOFF_S = 0.5
 _BACKOFF_CAP_S = 30.0
 _POLL_S = 0.05
 """How often a starting process is looked at."""
+_ROOM_POLL_S = 1.0
+"""How often a full disk is looked at."""
 _HEALTH_TIMEOUT_S = 5.0
 _ERROR_LINE = re.compile(r"(^error: |\b(ERROR|CRITICAL)\b|^[A-Za-z_.]*(Error|Exception)\b)")
 
@@ -124,23 +127,35 @@ class ManagedProcess:
         )
 
     async def start(self) -> None:
-        """Start it and return once it is ready.
+        """Start it and return once it is ready; on a full disk, once there is room.
 
         Raises: StackError: it ended, or was not ready in time; names its last error line.
         """
         self._set(ProcessState.STARTING, f"replaced: {self._hang}" if self._hang else "starting")
         instance = secrets.token_urlsafe(16)
-        try:
-            self._child = child = await self._spawn(instance)
-        except OSError as error:  # a full disk, no more processes: a death like any other
-            cause = f"{error.filename}: {error.strerror}" if error.filename else error
-            raise StackError(f"{self.name}: cannot be started: {cause}") from error
+        self._child = child = await self._spawn_with_room(instance)
         self._started_at = time.monotonic()
         if self._stopping:  # asked for while the child was being made: nobody else would end it
             await child.finish()
             raise StackError(f"{self.name}: stopped while it was starting")
         await self._wait_ready(child, instance)
         self._set(ProcessState.READY, self._notice())
+
+    async def _spawn_with_room(self, instance: str) -> Child:
+        while True:
+            full = self._full_disk()
+            try:
+                if full is None:
+                    return await self._spawn(instance)
+            except OSError as error:
+                full = DiskFullError.of(error, self._run_dir.root, MIN_FREE_BYTES)
+                if full is None:  # such as no more processes: a death like any other
+                    cause = f"{error.filename}: {error.strerror}" if error.filename else error
+                    raise StackError(f"{self.name}: cannot be started: {cause}") from error
+            self._set(ProcessState.STARTING, f"waiting: {full}")
+            await self._until_woken(_ROOM_POLL_S)
+            if self._stopping:
+                raise StackError(f"{self.name}: stopped while it was starting")
 
     async def _spawn(self, instance: str) -> Child:
         """Write the resolved configuration and start the process that reads it."""
@@ -265,9 +280,10 @@ class ManagedProcess:
 
     async def _pause_after_death(self, code: int) -> None:
         """Record a death nobody asked for and wait: a moment, or until a person restarts it."""
+        if self._full_disk():
+            return  # no fault of its own: the start waits for room
         now = time.monotonic()
         self._deaths.append(now)
-        self._wake.clear()
         is_flapping = (
             len(self._deaths) == FLAPPING_DEATHS and now - self._deaths[0] <= FLAPPING_WINDOW_S
         )
@@ -276,15 +292,27 @@ class ManagedProcess:
             self._set(state, self._why_down(is_flapping))
             logger.error("stays down process=%s state=%s", self.name, state)
             self._settled.set()
-            await self._wake.wait()
+            await self._until_woken(None)
             return
         died = f"{self._last_exit}: {self._last_error()}"
         self._set(ProcessState.FAILED, f"replaced: {self._hang}" if self._hang else died)
         logger.warning("died process=%s %s", self.name, self.reason)
         recent = sum(now - death <= FLAPPING_WINDOW_S for death in self._deaths)
-        pause_s = min(_BACKOFF_CAP_S, _BACKOFF_S * 2 ** (recent - 1))
+        await self._until_woken(min(_BACKOFF_CAP_S, _BACKOFF_S * 2 ** (recent - 1)))
+
+    async def _until_woken(self, timeout_s: float | None) -> None:
+        """Pause until somebody restarts or stops it, at most for some time."""
+        self._wake.clear()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), pause_s)
+            await asyncio.wait_for(self._wake.wait(), timeout_s)
+
+    def _full_disk(self) -> DiskFullError | None:
+        """Return the error of a disk without room for a start; None when there is room."""
+        try:
+            require_room(self._run_dir.root, MIN_FREE_BYTES)
+        except DiskFullError as error:
+            return error
+        return None
 
     def _why_down(self, is_flapping: bool) -> str:
         assert self._child is not None
@@ -317,6 +345,8 @@ class ManagedProcess:
                         f"{self.name}: hung while it started: {hang.result()} ({self.reason}); "
                         f"see {self._run_dir.log(self.name)}"
                     )
+                if self._full_disk():  # it waits for room itself: not a slow start
+                    deadline = time.monotonic() + self._settings.start_timeout_s
                 if time.monotonic() > deadline:
                     raise StackError(
                         f"{self.name}: not ready after {self._settings.start_timeout_s:.0f} s "
@@ -326,24 +356,27 @@ class ManagedProcess:
 
     async def _is_ready(self, http: httpx.AsyncClient, instance: str) -> bool:
         """Look for the run file of this very start, and ask /health who answers there."""
-        file = self._run_dir.run_file(self.name)
         try:
-            row = json.loads(file.read_text(encoding="utf-8"))
+            role = RoleRunFile.read(self._run_dir.run_file(self.name))
         except FileNotFoundError:
             self._read_stage()
             return False
-        if row["instance"] != instance:
+        if role.instance != instance:
             return False
         try:
-            answer = await http.get(f"{row['url']}/health")
+            answer = await http.get(f"{role.url}/health")
         except httpx.HTTPError:
             return False
         if answer.is_error or answer.headers.get(INSTANCE_HEADER) != instance:
             return False
-        self.url, self._port = row["url"], row["port"]
+        self.url, self._port = role.url, role.port
         return True
 
     def _read_stage(self) -> None:
+        """Say what it is doing; on a full disk it cannot write that down."""
+        if full := self._full_disk():
+            self._set(ProcessState.STARTING, f"waiting: {full}")
+            return
         try:
             stage = stage_file(self._run_dir.run_file(self.name)).read_text(encoding="utf-8")
         except FileNotFoundError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -42,6 +43,7 @@ from hermes_tui.supervisor.specs import StackPlan
 from hermes_tui.supervisor.stack import Stack
 from hermes_tui.supervisor.watchdog import STACK_MARK, end_orphans, watchdog
 from hermes_tui_common.errors import HermesTuiError, StackError
+from hermes_tui_common.run_file import RunFile
 from hermes_tui_common.serving import ServeConfig, bind, write_private
 
 logger = logging.getLogger(__name__)
@@ -62,7 +64,7 @@ def serve(config: Config, make_plan: Callable[..., StackPlan] = StackPlan) -> in
     try:
         run_dir = RunDir.of(config)
         run_dir.create()
-        with hold_lock(run_dir):
+        with hold_lock(run_dir, lambda text: print(text, file=sys.stderr, flush=True)):
             keys = ensure_keys(run_dir, config)
             upstream_key = config.upstream.api_key.get_secret_value()
             configure_supervisor_logging(
@@ -173,13 +175,15 @@ class _Supervisor:
             try:
                 print(json.dumps(row, ensure_ascii=False), flush=True)
             except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    continue  # a file on a full disk: it is written with the next line
                 # Whoever read the lines has gone; the stack goes on without them.
                 logger.warning("standard output is closed: %s", error)
                 return
 
     def _write_run_file(self, url: str) -> None:
-        row = {"name": SUPERVISOR, "pid": os.getpid(), "url": url, "started_at": time.time()}
-        write_private(self._plan.run_dir.supervisor, json.dumps(row))
+        row = RunFile(name=SUPERVISOR, pid=os.getpid(), url=url, started_at=time.time())
+        write_private(self._plan.run_dir.supervisor, row.model_dump_json())
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -49,7 +49,7 @@ class DiskFullError(ApiError):
     @classmethod
     def of(cls, error: Exception, path: Path, needed_bytes: int) -> DiskFullError | None:
         """Return the error of a write that failed for want of room; None for any other failure."""
-        is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         # safetensors has a class of its own, which quotes the system's error.
         if is_full or f"os error {errno.ENOSPC})" in str(error):
             return cls(path, needed_bytes)

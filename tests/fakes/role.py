@@ -5,6 +5,8 @@ Started as ``python -P role.py --config FILE``, as the product's roles are.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import signal
 import sys
@@ -19,6 +21,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from hermes_tui_common.errors import ConfigError, StackError
+from hermes_tui_common.heartbeat import advance, working
 from hermes_tui_common.serving import RoleConfig, report_stage, run_role
 
 
@@ -29,7 +32,8 @@ class FakeRole(RoleConfig):
     """"", "dies" (soon after it is ready), "broken" (cannot start), "misconfigured", "stubborn"
     (ignores SIGTERM and its lifeline), "slow" (never ready), "forks" (starts a child), "forks away"
     (one in a session of its own), "busy" (its session has a turn running until its run directory
-    holds a file ``rest``)."""
+    holds a file ``rest``), "blocks" (its event loop, once), "stuck" (its work does not get on,
+    once), "gets on" (with work that takes long)."""
     seen: dict[str, str] = Field(default_factory=dict)
     """Addresses of the processes it comes after."""
 
@@ -55,8 +59,12 @@ def build(config: FakeRole) -> Starlette:
         threading.Timer(0.05, _die).start()
     if behaviour.startswith("forks"):
         _fork(config)
+    if behaviour == "gets on" or (behaviour == "stuck" and _is_first(config)):
+        threading.Thread(target=_work, args=(behaviour,), daemon=True).start()
 
     async def health(_: Request) -> JSONResponse:
+        if behaviour == "blocks" and _is_first(config):
+            asyncio.get_running_loop().call_later(WARM_UP_S, time.sleep, 600)
         return JSONResponse({"status": "ok"})
 
     async def environment(_: Request) -> JSONResponse:
@@ -83,6 +91,24 @@ def build(config: FakeRole) -> Starlette:
             Route("/turns", turns),
         ]
     )
+
+
+def _is_first(config: FakeRole) -> bool:
+    """Return whether this process was not started before."""
+    assert config.serve.run_file
+    mark = config.serve.run_file.with_suffix(".started")
+    started = mark.exists()
+    mark.touch()
+    return not started
+
+
+def _work(behaviour: str) -> None:
+    """Train, with a batch every now and then, or none."""
+    with working("training version 5"):
+        for number in itertools.count(1):
+            if behaviour == "gets on":
+                advance(f"batch {number}")
+            time.sleep(0.1)
 
 
 def _die() -> None:

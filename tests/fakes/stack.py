@@ -6,6 +6,7 @@ python fakes/stack.py RUN_DIR NAME=BEHAVIOUR...
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,10 +68,19 @@ class FakePlan(StackPlan):
 
 
 def fake_plan(
-    root: Path, *, stop_timeout_s: float = 5.0, pairs: int = 1, **kwargs: str
+    root: Path,
+    *,
+    stop_timeout_s: float = 5.0,
+    pairs: int = 1,
+    watch: Mapping[str, float] | None = None,
+    **kwargs: str,
 ) -> FakePlan:
-    """Return a plan on a new run directory; keyword arguments are behaviours (worker_0=...)."""
-    config = Config(run=RunConfig(dir=str(root), stop_timeout_s=stop_timeout_s))
+    """Return a plan on a new run directory; keyword arguments are behaviours (worker_0=...).
+
+    ``watch`` are the heartbeat's settings in ``[run]``.
+    """
+    run = {"dir": str(root), "stop_timeout_s": stop_timeout_s, **(watch or {})}
+    config = Config(run=RunConfig.model_validate(run))
     services = config.services.model_copy(
         update={"pairs": config.services.pairs.model_copy(update={"count": pairs})}
     )

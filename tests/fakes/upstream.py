@@ -46,6 +46,8 @@ class Reply:
     """Whether to send nothing more after the pieces, and not to end."""
     usage: tuple[int, int] | None = (10, 5)
     """Tokens read and sampled; None is not told."""
+    raw: bytes = b""
+    """Sent as it is after the pieces."""
     cut: bool = False
     """Whether to close the connection after the pieces, without an end."""
 
@@ -129,6 +131,8 @@ class Upstream:
                 if reply.gap_s:
                     await asyncio.sleep(reply.gap_s)
                 yield _chunk(delta)
+            if reply.raw:
+                yield reply.raw
             if reply.hang:
                 await asyncio.Event().wait()
             if reply.cut:

@@ -6,11 +6,10 @@ are skipped. The others are told how much is free.
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fakes.small_disk import SmallDisk
 from fakes.tiny_model import make_tiny_model
 from fakes.training_bench import Bench, until
 
@@ -25,38 +24,11 @@ from hermes_tui_training.store import checkpoint
 from hermes_tui_training.store.store import Store
 from hermes_tui_training.trainer.orchestrator import MAX_ATTEMPTS
 
-SMALL_BYTES = 3_000_000
-
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hermes_tui_training.trainer.orchestrator._BACKOFF_S", (0.02,))
     monkeypatch.setattr("hermes_tui_common.disk._POLL_S", 0.01)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_BYTES}", "tmpfs", str(folder)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"mounting is not permitted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def _fill(folder: Path) -> Path:
-    filler = folder / "filler"
-    with pytest.raises(OSError, match="No space left"):
-        _write_on(filler)
-    return filler
-
-
-def _write_on(path: Path) -> None:
-    with path.open("wb", buffering=0) as file:
-        while True:
-            file.write(b"\0" * 4096)
 
 
 def _record(store: Store) -> None:
@@ -74,23 +46,23 @@ def test_a_full_disk_is_a_507_with_a_sentence(tmp_path: Path) -> None:
         require_room(tmp_path, 2**60)
 
 
-def test_trajectories_are_recorded_again_once_there_is_room(small_disk: Path) -> None:
-    store = Store(small_disk / "trajectories.db")
+def test_trajectories_are_recorded_again_once_there_is_room(small_disk: SmallDisk) -> None:
+    store = Store(small_disk.path / "trajectories.db")
     store.sessions.create(key_hash="first", task_id="t", group_id="g")
-    filler = _fill(small_disk)
+    small_disk.fill()
     with pytest.raises(DiskFullError, match="the disk is full: 0 MB free in"):
         _record(store)
-    filler.unlink()
+    small_disk.make_room()
     before = store.sessions.num_running()
     store.sessions.create(key_hash="last", task_id="t", group_id="g")
     assert store.sessions.num_running() == before + 1
     store.close()
 
 
-async def test_chats_are_kept_again_once_there_is_room(small_disk: Path) -> None:
-    store = ConversationStore(small_disk / "conversations.db")
+async def test_chats_are_kept_again_once_there_is_room(small_disk: SmallDisk) -> None:
+    store = ConversationStore(small_disk.path / "conversations.db")
     await store.open()
-    filler = _fill(small_disk)
+    small_disk.fill()
     row = TurnRow(run_id="r", messages=[{"role": "user", "content": "x" * 20_000}], summary="")
 
     async def fill_up() -> None:
@@ -100,7 +72,7 @@ async def test_chats_are_kept_again_once_there_is_room(small_disk: Path) -> None
     with pytest.raises(DiskFullError) as refused:
         await fill_up()
     assert refused.value.status == 507
-    filler.unlink()
+    small_disk.make_room()
     await store.append("s", row)
     await store.close()
 
@@ -161,17 +133,16 @@ def test_a_learner_knows_before_it_begins_that_there_is_no_room(
 
 
 def test_a_disk_that_fills_up_during_a_save_leaves_nothing(
-    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = small_disk / "checkpoints"
+    root = small_disk.path / "checkpoints"
     learner = _learner(tmp_path, root)
-    filler = _fill(small_disk)
-    filler.write_bytes(filler.read_bytes()[:-16_384])
+    small_disk.fill(but_bytes=16_384)
     monkeypatch.setattr(disk, "free_of", lambda _: 2**40)  # it was not full when it was asked
     with pytest.raises(DiskFullError):
         learner.rollback(RollbackRequest(version=0, target_version=1))
     assert checkpoint.complete_versions(root) == []
-    filler.unlink()
+    small_disk.make_room()
     learner.rollback(RollbackRequest(version=0, target_version=1))
     assert checkpoint.complete_versions(root) == [1]
 

@@ -3,47 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
-from fakes.stack import FakePlan, fake_plan
+from fakes.stack import fake_plan
+from fakes.supervised import DEADLINE_S, is_alive, running, until
 
 from hermes_tui.core.control_api import StackFailed, event_to_json
 from hermes_tui.core.stack_status import ProcessState
 from hermes_tui.supervisor.events import EventLog
 from hermes_tui.supervisor.stack import Stack
 from hermes_tui_common.errors import ApiError, StackError
-
-DEADLINE_S = 30.0
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = DEADLINE_S) -> None:
-    """Wait for a condition; fail when it does not come true."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        await asyncio.sleep(0.02)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-@contextlib.asynccontextmanager
-async def running(plan: FakePlan, environ: dict[str, str] | None = None) -> AsyncIterator[Stack]:
-    async with Stack(plan, EventLog(), environ) as stack:
-        await stack.start()
-        yield stack
 
 
 async def test_starts_in_order_and_leaves_nothing(tmp_path: Path) -> None:

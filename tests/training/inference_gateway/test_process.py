@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
-from fakes.engine import byte_tokenizer
 from fakes.inference import ADMIN_KEY, until
+from fakes.tiny_model import make_byte_model
 
 from hermes_tui_training.api.client import InferenceClient
 
@@ -27,27 +27,7 @@ START_S = 90.0
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a tiny random Llama that speaks bytes."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    directory = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(byte_tokenizer()),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    byte_tokenizer().save_pretrained(directory)
-    return directory
+    return make_byte_model(tmp_path_factory.mktemp("model"))
 
 
 class Trainer:

@@ -565,7 +565,7 @@ class LearnerPresence(WireModel):
     """The learner's process."""
 
     reachable: bool
-    """Whether it lives."""
+    """Whether it lives and is not stopped."""
     pid: int | None = None
     """Process id; None when it was never started."""
 

@@ -11,16 +11,21 @@ _AWAITED = ("open", "ended")
 """Episodes in these states may still be scored; one that was closed without a reward may not."""
 
 
-def read_sibling_groups(connection: sqlite3.Connection) -> list[SiblingGroup]:
-    """Return the groups that have a scored episode, oldest first."""
+def read_sibling_groups(connection: sqlite3.Connection, now: float) -> list[SiblingGroup]:
+    """Return the groups that have a scored episode, oldest first.
+
+    Args:
+        connection: of the trainer's database.
+        now: seconds since the epoch.
+    """
     rows = connection.execute(
         "SELECT group_id FROM episodes WHERE state = 'scored' GROUP BY group_id"
     ).fetchall()
-    groups = [group for row in rows for group in _groups_of(connection, row["group_id"])]
+    groups = [group for row in rows for group in _groups_of(connection, row["group_id"], now)]
     return sorted(groups, key=lambda group: group.seq)
 
 
-def _groups_of(connection: sqlite3.Connection, group_id: str) -> list[SiblingGroup]:
+def _groups_of(connection: sqlite3.Connection, group_id: str, now: float) -> list[SiblingGroup]:
     """Return the scored groups that the sessions of a ``group_id`` form.
 
     Number n holds the n-th episode of each session.
@@ -45,15 +50,16 @@ def _groups_of(connection: sqlite3.Connection, group_id: str) -> list[SiblingGro
     # that took part count: a person may go on with one sibling alone.
     num_silent = sum(s["ended_at"] is None and s["session_id"] not in num_seen for s in sessions)
     return [
-        _group(group_id, rows, num_silent if position == 0 else 0)
+        _group(group_id, rows, num_silent if position == 0 else 0, now)
         for position, rows in enumerate(by_position)
         if any(row["state"] == "scored" for row in rows)
     ]
 
 
-def _group(group_id: str, rows: Sequence[sqlite3.Row], num_silent: int) -> SiblingGroup:
+def _group(group_id: str, rows: Sequence[sqlite3.Row], num_silent: int, now: float) -> SiblingGroup:
     scored = [row for row in rows if row["state"] == "scored"]
-    times = [row["scored_at"] for row in scored]
+    # A reward of the future was given before the clock was set back: nothing waits for its time.
+    times = [row["scored_at"] if row["scored_at"] <= now else 0.0 for row in scored]
     return SiblingGroup(
         group_id=group_id,
         task_id=scored[0]["task_id"],

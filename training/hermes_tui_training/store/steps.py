@@ -68,7 +68,7 @@ class Steps:
     def sibling_groups(self) -> list[SiblingGroup]:
         """Return the scored groups and lone episodes, oldest first."""
         with self._transactions.database.exclusive() as connection:
-            return read_sibling_groups(connection)
+            return read_sibling_groups(connection, self._transactions.now())
 
     def claim(
         self,
@@ -99,7 +99,7 @@ class Steps:
         """
         with self._transactions.write() as write:
             taken: list[list[str]] = []
-            for group in read_sibling_groups(write.connection):
+            for group in read_sibling_groups(write.connection, write.at):
                 if len(taken) == limit:
                     break
                 waits = group.num_awaited and group.first_scored_at > group_scored_before

@@ -58,6 +58,9 @@ for another step would only grow older. More would take longer than anybody wait
 _BACKOFF_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 _BUSY_POLL_S = 0.5
 _HELD_SLACK_S = 0.02
+_MAX_HELD_S = 60.0
+"""After so long the clock is read again: somebody may have set it."""
+
 _LOOKED_AFTER = frozenset(
     (EventKind.EPISODE_SCORED, EventKind.EPISODE_ENDED, EventKind.SESSION_ENDED)
 )
@@ -275,7 +278,7 @@ class Orchestrator:
             groups, batch_size=training.batch_size, grace_s=grace_s, timeout_s=timeout_s, now=now
         )
         self._say("waiting", said)
-        return None if held_s is None else held_s + _HELD_SLACK_S
+        return None if held_s is None else min(held_s, _MAX_HELD_S) + _HELD_SLACK_S
 
     async def _back_off(self, error: Exception) -> None:
         """Say why nothing happens, and wait a little; not woken: claims just given back would."""

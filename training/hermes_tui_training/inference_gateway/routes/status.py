@@ -35,6 +35,8 @@ _KEEPALIVE_S = 15.0
 
 _PAGE = 500
 
+_NOT_RUNNING = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
 
 async def read_status(request: Request) -> Response:
     """``GET /rl/status``: what the trainer does, and why it does not train."""
@@ -69,12 +71,16 @@ async def trainer_status(services: Services) -> TrainerStatus:
 
 
 def _learner_presence(run_file: Path) -> LearnerPresence:
-    """Return whether the process that the learner's run file names lives."""
+    """Return whether the process that the learner's run file names lives and runs."""
     try:
         pid = RoleRunFile.read(run_file).pid
-        return LearnerPresence(reachable=psutil.pid_exists(pid), pid=pid)
     except (OSError, ValueError):
         return LearnerPresence(reachable=False, pid=None)
+    try:
+        state = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return LearnerPresence(reachable=False, pid=pid)
+    return LearnerPresence(reachable=state not in _NOT_RUNNING, pid=pid)
 
 
 def _waiting_group(services: Services, group: SiblingGroup) -> WaitingGroup:
