@@ -145,14 +145,15 @@ def list_(
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
+    from hermes_tui.core.models import SessionRow
     from hermes_tui.core.sanitize import one_line, shorten
 
-    click.echo(f"{'SESSION':<30}{'STARTED':<21}{'STATE':<8}{'TASK':<12}TITLE")
+    click.echo(f"{'SESSION':<30}{'STARTED':<21}{'STATE':<11}{'TASK':<12}TITLE")
     for row in rows:
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at))
-        state = "ended" if row.ended_at else "open"
+        state = SessionRow.of(row).end_word or "open"
         task, title = one_line(row.task_id), shorten(one_line(row.title or ""), _TITLE_CELLS)
-        click.echo(f"{row.session_id:<30}{started:<21}{state:<8}{task:<11} {title}".rstrip())
+        click.echo(f"{row.session_id:<30}{started:<21}{state:<11}{task:<11} {title}".rstrip())
 
 
 @session.command()

@@ -104,27 +104,24 @@ def attach(invocation: Invocation, plain: bool) -> None:
 @click.pass_obj
 def status(invocation: Invocation, as_json: bool) -> None:
     """Show every process; exits with 0 when all are ready."""
-    show_status(invocation.run_dir(), as_json)
-
-
-def show_status(run_dir: RunDir, as_json: bool) -> None:
-    """Print the state of a stack and exit: 0 when every process is ready, else 1."""
-    stack = run_async(_fetch_status(run_dir))
+    stack = run_async(fetch_status(invocation.run_dir()))
     if as_json:
         click.echo(stack.model_dump_json(indent=2))
     else:
-        _print_status(stack)
+        print_status(stack)
     raise SystemExit(0 if all(row.state == "ready" for row in stack.processes) else 1)
 
 
-async def _fetch_status(run_dir: RunDir) -> StackStatus:
+async def fetch_status(run_dir: RunDir) -> StackStatus:
+    """Return the state of the stack of a run directory. Raises: NotRunningError: none runs."""
     from hermes_tui.stack_client.launch import find_supervisor
 
     async with await find_supervisor(run_dir) as client:
         return await client.status()
 
 
-def _print_status(stack: StackStatus) -> None:
+def print_status(stack: StackStatus) -> None:
+    """Print a stack's addresses and a line for each process."""
     from hermes_tui.core.sanitize import clean
     from hermes_tui.core.units import size
 

@@ -81,8 +81,15 @@ class SessionRow:
     """Seconds since the epoch."""
     ended: bool = False
     """Whether its key takes no more completions."""
+    timed_out: bool = False
+    """Whether it was ended because nothing was said in it for too long."""
     num_turns: int = 0
     """Turns that the agent service keeps of it; 0 with a trainer, which does not count them."""
+
+    @property
+    def end_word(self) -> str:
+        """How it ended; empty while it goes on."""
+        return ("timed out" if self.timed_out else "ended") if self.ended else ""
 
     @classmethod
     def of(cls, session: Session) -> SessionRow:
@@ -94,6 +101,7 @@ class SessionRow:
             group_id=session.group_id,
             created_at=session.created_at,
             ended=session.ended_at is not None,
+            timed_out=session.end_reason == "idle",
         )
 
 

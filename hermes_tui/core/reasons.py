@@ -16,6 +16,7 @@ _TEXTS = {
     "stale": "sampled by weights that are too old",
     "zero_advantage": "as good as was expected: nothing to learn",
     "engine_error": "the engine failed",
+    "external_model": "another model said it",
     "lost": "lost when the trainer died",
     "incomplete": "a part of it was lost",
     "non_finite": "its step gave no finite numbers",

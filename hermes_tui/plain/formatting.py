@@ -42,7 +42,7 @@ def session_lines(state: ViewState) -> Iterator[str]:
         marks = ["open here"] if session.session_id == state.selected else []
         if sibling := state.siblings().get(session.session_id):
             marks.append("sibling {} of {}".format(*sibling))
-        marks += ["ended"] if session.ended else []
+        marks += [session.end_word] if session.ended else []
         remark = f" ({', '.join(marks)})" if marks else ""
         yield f"{number}. {state.title(session.session_id)}{remark}"
         for episode in state.episodes_of(session.session_id):

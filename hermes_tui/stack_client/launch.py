@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from hermes_tui.config.paths import RunDir
 from hermes_tui.config.settings import Config
@@ -18,6 +18,7 @@ from hermes_tui.core.stack_status import SUPERVISOR, ProcessState
 from hermes_tui.stack_client.control import ControlClient
 from hermes_tui.supervisor.lock import lock_owner
 from hermes_tui.supervisor.logs import tail_lines
+from hermes_tui.supervisor.watchdog import kill_orphans
 from hermes_tui_common.disk import MIN_FREE_BYTES, DiskFullError, require_room
 from hermes_tui_common.errors import StackError, UnreachableError
 from hermes_tui_common.serving import write_private
@@ -95,6 +96,19 @@ async def stop_supervisor(run_dir: RunDir, stop_timeout_s: float) -> None:
     except UnreachableError:  # its API is not up, or no longer: the signal means the same
         os.kill(pid, signal.SIGTERM)
     await _wait_gone(run_dir, stop_timeout_s + _STOP_MARGIN_S)
+
+
+def kill_stack(run_dir: RunDir) -> None:
+    """Kill the supervisor of a run directory and everything it owns, at once.
+
+    Raises: NotRunningError: none serves it.
+    """
+    pid = lock_owner(run_dir)
+    if pid is None:
+        raise NotRunningError(str(run_dir.root))
+    with suppress(ProcessLookupError):  # it ended by itself just now
+        os.kill(pid, signal.SIGKILL)
+    kill_orphans(run_dir.root)
 
 
 async def _wait_gone(run_dir: RunDir, timeout_s: float) -> None:

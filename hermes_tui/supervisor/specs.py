@@ -61,12 +61,10 @@ class StackPlan:
     """Where the files go."""
     keys: Keys
     """The admin keys."""
-    with_services: bool = True
-    """False runs the trainer alone, without the agent service."""
 
     def specs(self) -> tuple[ProcessSpec, ...]:
         """Return every process, in the order in which they are shown."""
-        services = self._services() if self.with_services else ()
+        services = self._services() if self.config.services.enabled else ()
         training = (self._trainer(), self._learner()) if self.config.training.enabled else ()
         return (*services, *training)
 

@@ -117,7 +117,7 @@ class Stack:
             502 when a new pair cannot be started, which leaves the others as they were.
         """
         self._require_ready()
-        if not self.plan.with_services:
+        if not self.plan.config.services.enabled:
             raise ApiError(409, "This stack runs no agent service, so it has no pairs.")
         async with self._scaling:
             have = sum(process.spec.role == WORKER for process in self._processes.values())

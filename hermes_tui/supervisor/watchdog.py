@@ -59,6 +59,15 @@ def end_orphans(run_dir: Path) -> None:
     end_marked(lambda mark: mark.partition(":")[2] == str(run_dir))
 
 
+def kill_orphans(run_dir: Path) -> None:
+    """Kill at once what a supervisor of this run directory left, which was killed itself."""
+    while processes := _marked(lambda mark: mark.partition(":")[2] == str(run_dir)):
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(processes, timeout=_POLL_S)
+
+
 def end_marked(wanted: Callable[[str], bool]) -> None:
     """Wait until no process bears a wanted mark; those left after ``GRACE_S`` are killed."""
     deadline = time.monotonic() + GRACE_S

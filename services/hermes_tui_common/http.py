@@ -32,10 +32,21 @@ async def read_body(request: Request, model: type[Model]) -> Model:
     Raises: ApiError: 400 that names the field, when the body is no JSON or does not validate;
         413, when it is larger than ``MAX_BODY_BYTES``.
     """
+    return validated(await read_json(request), model)
+
+
+async def read_json(request: Request) -> Any:
+    """Return the value of the request's JSON body.
+
+    Raises: ApiError: 400, when it is no JSON; 413, when it is larger than ``MAX_BODY_BYTES``.
+    """
+    return parse_json(await _limited_body(request))
+
+
+def validated(value: Any, model: type[Model]) -> Model:
+    """Return a JSON value as ``model``. Raises: ApiError: 400 that names the field."""
     try:
-        body: Model = _adapter(cast(Hashable, model)).validate_python(
-            parse_json(await _limited_body(request))
-        )
+        body: Model = _adapter(cast(Hashable, model)).validate_python(value)
         return body
     except ValidationError as error:
         raise validation_error(error) from error

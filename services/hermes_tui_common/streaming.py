@@ -46,14 +46,20 @@ class LiveResponse(Response):
     Args:
         chunks: encoded events; the generator is closed in any case.
         headers: more headers.
+        status: HTTP status.
     """
 
     def __init__(
-        self, chunks: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str] | None = None,
+        *,
+        status: int = 200,
     ) -> None:
         self._chunks = chunks
         super().__init__(
             None,
+            status,
             media_type="text/event-stream",
             headers={
                 "Cache-Control": "no-cache",

@@ -82,14 +82,18 @@ async def running_gateway(
             faster, but streams come in one piece and clients cannot leave.
         chat: the model's chat format; ChatML by default.
     """
-    store = Store(directory / "trajectories.db")
+    training = training or TrainingConfig()
+    unscored = training.reward.unscored
+    store = Store(
+        directory / "trajectories.db", unscored_reward=None if unscored == "skip" else unscored
+    )
     engine = engine or FakeEngine()
     orchestrator = FakeOrchestrator()
     config = TrainerRole(
         serve=ServeConfig(name="trainer"),
         admin_key=SecretStr(ADMIN_KEY),
         model=ModelConfig(path="tiny"),
-        training=training or TrainingConfig(),
+        training=training,
         database=directory / "trajectories.db",
         checkpoints=directory / "checkpoints",
         learner_run_file=directory / "learner.json",

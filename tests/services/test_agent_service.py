@@ -608,10 +608,14 @@ class StuckWorker:
         self.stopped.set()
 
 
+async def _ignore(session_key: str) -> None:
+    """Nobody keeps account of where sessions are."""
+
+
 async def test_a_turn_that_waits_when_its_service_stops_may_be_sent_again(tmp_path: Path) -> None:
     store = ConversationStore(tmp_path / "conversations.db")
     await store.open()
-    sessions = Sessions(store, StuckWorker())  # type: ignore[arg-type]
+    sessions = Sessions(store, StuckWorker(), _ignore)  # type: ignore[arg-type]
     running = await sessions.submit("s", TurnRequest(message="one"))
     await eventually(lambda: isinstance(running.events[-1], TextArrived))
     waiting = await sessions.submit("s", TurnRequest(message="two"))
@@ -633,6 +637,29 @@ async def test_an_idle_session_is_released_and_its_history_stays(tmp_path: Path)
         assert len(await one.history()) == 2
         await one.say("again")
         assert len(one.agent.seen[1].history) == 2
+
+
+async def test_the_router_counts_the_sessions_that_there_are(one: Chain) -> None:
+    async def active() -> int:
+        health = (await one.client.get(f"{one.router}/health")).json()
+        return int(health["active_sessions"])
+
+    for user in "abcdef":
+        await one.say("hello", user=user)
+    assert await active() == 6
+    body = {"messages": [{"role": "user", "content": "hello wait:gate"}]}
+    for_one_turn = asyncio.create_task(one.client.post("/v1/chat/completions", json=body))
+    await eventually(lambda: one.agent.waiting)
+    assert await active() == 7
+    one.agent.open("gate")
+    assert (await for_one_turn).status_code == 200
+
+    async def only_those_that_go_on() -> bool:
+        return await active() == 6
+
+    await eventually(only_those_that_go_on)
+    await one.client.post("/sessions/close", json={"session_key": "agent:m:a"})
+    assert await active() == 5
 
 
 async def test_sessions_spread_over_pairs_and_stay_there(tmp_path: Path) -> None:

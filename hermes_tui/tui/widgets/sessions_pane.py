@@ -113,7 +113,7 @@ class SessionsPane(ActionOwner, RowList):
         if not self._filter or session_id == view.selected or session_id not in self._filtered:
             return True
         said = [view.title(session_id), session_id, view.sessions[session_id].group_id]
-        said += ["ended" if view.sessions[session_id].ended else ""]
+        said.append(view.sessions[session_id].end_word)
         for row in view.episodes_of(session_id):
             given = "" if row.reward is None else reward_text(row.reward)
             said += [row.state, given, f"v{row.policy_version}"]
@@ -233,7 +233,8 @@ def _session_words(view: ViewState, session_id: str) -> Sequence[str]:
     parts = [words.get(sign, "enter opens it")]
     if session_id in (siblings := view.siblings()):
         parts.append("reply {} of {} to one message".format(*siblings[session_id]))
-    return [*parts, "ended: takes no more messages"] if view.sessions[session_id].ended else parts
+    ended = view.sessions[session_id].end_word
+    return [*parts, f"{ended}: takes no more messages"] if ended else parts
 
 
 _EPISODE_WORDS = {
@@ -269,7 +270,7 @@ def _now(view: ViewState, session: SessionRow) -> tuple[str, str]:
     if view.running_turn(session.session_id) is not None:
         return "◌", "speaks"
     opened = "▸" if session.session_id == view.selected else " "
-    return opened, "ended" if session.ended else ""
+    return opened, session.end_word
 
 
 def _episode_row(view: ViewState, row: EpisodeRow, roomy: bool, marked: EpisodeRow | None) -> Row:

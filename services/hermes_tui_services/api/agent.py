@@ -5,6 +5,7 @@ A class written for AReaL's ``AgentRunnable`` runs unchanged. Our additions are 
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -13,6 +14,9 @@ from pydantic import ConfigDict
 from hermes_tui_common.errors import HermesTuiError
 from hermes_tui_services.api.events import TurnEvent
 from hermes_tui_services.api.protocol import ChatMessage, QueueMode, Upstream
+
+CHAT_REQUEST_KEY = "chat_request"
+"""Name in a request's metadata under which AReaL's agents find a chat completion's own body."""
 
 UPSTREAM_KEY = "areal_inference"
 """Name in a request's metadata under which AReaL's agents find their upstream."""
@@ -37,7 +41,8 @@ class AgentRequest:
     metadata: dict[str, Any] = field(default_factory=dict)
     """The caller's metadata. ``areal_inference`` is {base_url, api_key, model} when the session has
     an upstream of its own; ``inf_model`` is the model of this turn when it has none;
-    ``instructions``, ``tools`` and ``sampling`` are there when they were sent."""
+    ``instructions``, ``tools`` and ``sampling`` are there when they were sent; ``chat_request`` is
+    the body of a ``/v1/chat/completions`` request, without the fields that name an upstream."""
 
     @property
     def upstream(self) -> Upstream | None:
@@ -57,6 +62,20 @@ class AgentResponse:
     messages: list[ChatMessage] | None = None
     """What the turn added to the conversation after the user's message, as OpenAI chat messages;
     None: it is put together from the emitted events."""
+
+
+@dataclass
+class StreamResponse:
+    """Another server's answer to a ``/v1/chat/completions`` request, in place of a response of the
+    agent's own: it reaches the client byte for byte. AReaL's class of this name works as well.
+    """
+
+    status_code: int
+    """HTTP status."""
+    headers: dict[str, str]
+    """HTTP headers; those that frame a message are left out."""
+    body: AsyncIterator[bytes]
+    """The answer's parts."""
 
 
 class TurnInterrupted(HermesTuiError):

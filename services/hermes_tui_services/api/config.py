@@ -68,6 +68,8 @@ class AgentConfig(Section):
 class ServicesConfig(Section):
     """``[services]``: the agent service."""
 
+    enabled: bool = True
+    """Whether to run the agent service; without it the trainer runs alone."""
     gateway: GatewayConfig = GatewayConfig()
     router: RouterConfig = RouterConfig()
     pairs: PairsConfig = PairsConfig()

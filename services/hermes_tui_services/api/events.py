@@ -14,6 +14,8 @@ Between the roles an event is one JSON object in a stream of server-sent events 
 ``approval_requested``    ``approval_id``, ``kind`` ("command" or "clarify"), ``command``,
                           ``description``, ``choices``, ``expires_at`` (Unix seconds)
 ``approval_answered``     ``approval_id``, ``choice``
+``relay``                 ``status``, ``headers``: the agent passes another server's answer on
+``bytes``                 ``data`` (base64): the next part of that answer
 ``done``                  ``summary``, ``metadata``, ``messages`` (None: made from the events)
 ``failed``                ``status`` (HTTP), ``error`` (OpenAI's shape), ``interrupted``,
                           ``usage`` when it is known
@@ -24,6 +26,7 @@ Clients of the agent gateway get them as OpenAI's response events (``event_from_
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,6 +109,21 @@ class ApprovalAnswered:
 
     approval_id: str
     choice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayStarted:
+    """The agent passes another server's answer on, byte for byte (AReaL's ``StreamResponse``)."""
+
+    status: int
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytesRelayed:
+    """The next part of the answer that is passed on."""
+
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +212,8 @@ TurnEvent = (
     | ToolReturned
     | ApprovalRequested
     | ApprovalAnswered
+    | RelayStarted
+    | BytesRelayed
     | TurnEnd
 )
 """One thing that happened in a turn: first TurnStarted, last a TurnEnd."""
@@ -236,6 +256,10 @@ def event_to_json(event: TurnEvent) -> dict[str, Any]:
             return {"type": "approval_requested", **approval_to_json(event)}
         case ApprovalAnswered():
             return {"type": "approval_answered", **approval_to_json(event)}
+        case RelayStarted(status=status, headers=headers):
+            return {"type": "relay", "status": status, "headers": dict(headers)}
+        case BytesRelayed(data=data):
+            return {"type": "bytes", "data": base64.b64encode(data).decode()}
         case TurnCompleted(text=text, metadata=metadata, messages=messages):
             return {
                 "type": "done",
@@ -280,6 +304,10 @@ def event_from_json(data: Mapping[str, Any]) -> TurnEvent:
             return _approval_requested(data)
         case "approval_answered":
             return ApprovalAnswered(approval_id=data["approval_id"], choice=data["choice"])
+        case "relay":
+            return RelayStarted(status=data["status"], headers=data["headers"])
+        case "bytes":
+            return BytesRelayed(data=base64.b64decode(data["data"]))
         case "done":
             return TurnCompleted(
                 text=data["summary"], metadata=data["metadata"], messages=data["messages"]

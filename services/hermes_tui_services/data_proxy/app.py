@@ -59,12 +59,13 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
         if store.notice:
             report_notice(config.serve, store.notice)
         async with peer_client(config.admin_key.get_secret_value()) as client:
-            sessions = Sessions(store, WorkerClient(client, config.worker_url))
-            registration = Registration(client, config, sessions.keys, url)
+            registration = Registration(client, config, lambda: sessions.keys(), url)
+            worker = WorkerClient(client, config.worker_url)
+            sessions = Sessions(store, worker, registration.release)
             app.state.store, app.state.sessions = store, sessions
             chores = [
                 asyncio.create_task(registration.keep()),
-                asyncio.create_task(_reap(sessions, registration, config.session_timeout_s)),
+                asyncio.create_task(_reap(sessions, config.session_timeout_s)),
             ]
             try:
                 yield
@@ -95,12 +96,11 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
     )
 
 
-async def _reap(sessions: Sessions, registration: Registration, timeout_s: float) -> None:
+async def _reap(sessions: Sessions, timeout_s: float) -> None:
     while True:
         await asyncio.sleep(min(timeout_s / 2, MAX_REAP_S))
         for session_key in await sessions.release_idle(timeout_s):
             logger.info("released idle session=%s", session_key)
-            await registration.release(session_key)
 
 
 async def _health(request: Request) -> Response:

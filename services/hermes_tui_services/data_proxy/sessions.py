@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,11 +60,24 @@ class _Session:
 
 
 class Sessions:
-    """All sessions of one data proxy. Turns of a session run one after another."""
+    """All sessions of one data proxy. Turns of a session run one after another.
 
-    def __init__(self, store: ConversationStore, worker: WorkerClient) -> None:
+    Args:
+        store: keeps the conversations.
+        worker: runs the turns.
+        on_released: called with the key of a session that is no longer held here, be it idle for
+            long or one that was for one turn only.
+    """
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        worker: WorkerClient,
+        on_released: Callable[[str], Awaitable[None]],
+    ) -> None:
         self._store = store
         self._worker = worker
+        self._on_released = on_released
         self._sessions: dict[str, _Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -254,6 +267,7 @@ class Sessions:
             session.task = self._spawn(self._serve(session))
         else:
             self._sessions.pop(session.key, None)
+            await self._on_released(session.key)
 
     async def _prepare(self, turn: Turn) -> AgentRequest:
         """Return what the agent is asked: the message, the history, the upstream."""

@@ -21,7 +21,7 @@ from hermes_tui_common.peer_client import peer_client
 from hermes_tui_common.request_keys import RequireKey
 from hermes_tui_common.streaming import ClientGoneError, LiveResponse, unless_gone
 from hermes_tui_services.api.config import GatewayRole
-from hermes_tui_services.api.events import TurnEvent
+from hermes_tui_services.api.events import RelayStarted, TurnEvent
 from hermes_tui_services.api.protocol import (
     SESSION_KEY_HEADER,
     ApprovalBody,
@@ -30,6 +30,7 @@ from hermes_tui_services.api.protocol import (
     path_key,
 )
 from hermes_tui_services.gateway.data_proxies import DataProxies
+from hermes_tui_services.gateway.relay import relayed
 from hermes_tui_services.gateway.requests import (
     ChatBody,
     ResponsesBody,
@@ -122,11 +123,16 @@ async def _chat(request: Request) -> Response:
         model=body.model or AGENT_MODEL, include_usage=bool(options and options.include_usage)
     )
     headers = {SESSION_KEY_HEADER: header_value(key)}
+    events = _data_proxies(request).turn(key, turn)
     try:
+        # Two events: the second one says whether the agent passes another server's answer on.
+        begun = [event async for event in _first(request, events, 2)]
+        if isinstance(begun[-1], RelayStarted):
+            return relayed(begun[-1], events, headers)
+        events = _with_first(begun, events)
         if body.stream:
-            events = await _begun(request, _data_proxies(request).turn(key, turn))
             return LiveResponse(chat_stream(builder, events), headers)
-        async with contextlib.aclosing(_data_proxies(request).turn(key, turn)) as events:
+        async with contextlib.aclosing(events):
             await unless_gone(request, _drain(builder, events))
     except ClientGoneError:
         return Response(status_code=499)
@@ -152,15 +158,26 @@ async def _begun(
 
     Raises: ApiError, ClientGoneError.
     """
-    first = await unless_gone(request, anext(events))
+    first = [event async for event in _first(request, events, 1)]
     return _with_first(first, events)
 
 
+async def _first(
+    request: Request, events: AsyncGenerator[TurnEvent, None], count: int
+) -> AsyncIterator[TurnEvent]:
+    """Yield a turn's first events, or all if it has fewer. Raises: ApiError, ClientGoneError."""
+    for _ in range(count):
+        event = await unless_gone(request, anext(events, None))
+        if event is not None:
+            yield event
+
+
 async def _with_first(
-    first: TurnEvent, events: AsyncGenerator[TurnEvent, None]
+    first: Sequence[TurnEvent], events: AsyncGenerator[TurnEvent, None]
 ) -> AsyncGenerator[TurnEvent, None]:
     async with contextlib.aclosing(events):
-        yield first
+        for event in first:
+            yield event
         async for event in events:
             yield event
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.openai import content_text
-from hermes_tui_services.api.agent import UPSTREAM_KEY
+from hermes_tui_services.api.agent import CHAT_REQUEST_KEY, UPSTREAM_KEY
 from hermes_tui_services.api.protocol import (
     SESSION_KEY_HEADERS,
     Body,
@@ -21,7 +21,7 @@ from hermes_tui_services.api.protocol import (
     check_session_key,
 )
 
-_RESERVED = (UPSTREAM_KEY, "inf_model", "instructions", "sampling", "tools")
+_RESERVED = (CHAT_REQUEST_KEY, UPSTREAM_KEY, "inf_model", "instructions", "sampling", "tools")
 """Names in a turn's metadata that the service sets itself."""
 
 _TEXT_PARTS = ("input_text", "output_text", "text")
@@ -148,6 +148,9 @@ class ChatBody(_OpenAIBody):
             metadata=self.metadata,
             instructions=system,
             sampling=sampling,
+            chat_request=self.model_dump(
+                exclude_unset=True, exclude=set(UpstreamFields.model_fields)
+            ),
             history=history,
             once=once,
         )
@@ -170,6 +173,7 @@ def turn_request(
     instructions: list[str] | None = None,
     tools: list[dict[str, Any]] | None = None,
     sampling: dict[str, Any] | None = None,
+    chat_request: dict[str, Any] | None = None,
     **more: Any,
 ) -> TurnRequest:
     """Return a turn for the data proxy.
@@ -187,6 +191,7 @@ def turn_request(
     added = {
         "instructions": "\n\n".join(filter(None, instructions or ())),
         "tools": tools,
+        CHAT_REQUEST_KEY: chat_request,
         "sampling": {name: v for name, v in (sampling or {}).items() if v is not None},
     }
     return TurnRequest(

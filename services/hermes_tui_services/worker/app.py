@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -24,13 +24,17 @@ from hermes_tui_common.request_keys import RequireKey
 from hermes_tui_common.serving import report_stage
 from hermes_tui_common.streaming import LiveResponse
 from hermes_tui_services.api.agent import (
+    CHAT_REQUEST_KEY,
     AgentRequest,
     AgentResponse,
     AgentRunnable,
+    StreamResponse,
     TurnInterrupted,
 )
 from hermes_tui_services.api.config import WorkerRole
 from hermes_tui_services.api.events import (
+    BytesRelayed,
+    RelayStarted,
     TurnCompleted,
     TurnEnd,
     TurnFailed,
@@ -89,6 +93,9 @@ class _Worker:
                     raise TurnInterrupted
                 run.started = True
                 response = await self.agent.run(run.request, emitter=run.emitter)
+                if _is_relay(response):
+                    await _relay(run, response)
+                    response = AgentResponse()
             run.finish(_completed(response))
         except (TurnInterrupted, asyncio.CancelledError):
             run.finish(turn_interrupted())
@@ -127,6 +134,27 @@ class _Worker:
             await self.interrupt(run)
         async with self.locks.hold(session_key):
             await _maybe_call(self.agent, "close_session", session_key)
+
+
+def _is_relay(response: object) -> TypeGuard[StreamResponse]:
+    """Return whether an agent passes another server's answer on; the class may be AReaL's own."""
+    return hasattr(response, "status_code") and hasattr(response, "body")
+
+
+async def _relay(run: _Run, response: StreamResponse) -> None:
+    """Pass another server's answer on, byte for byte."""
+    if CHAT_REQUEST_KEY not in run.request.metadata:
+        raise TypeError("run() returned a StreamResponse, which only /v1/chat/completions relays")
+    headers = {k: v for k, v in response.headers.items() if k.lower() not in _FRAMING}
+    run.emitter.push(RelayStarted(status=response.status_code, headers=headers))
+    async for part in response.body:
+        if run.interrupted:
+            raise TurnInterrupted
+        run.emitter.push(BytesRelayed(data=part))
+
+
+_FRAMING = ("connection", "content-length", "keep-alive", "transfer-encoding")
+"""Headers about one connection; each hop sets its own."""
 
 
 async def _report_until_over(run_id: str, run: asyncio.Task[None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +33,15 @@ class Shell:
             "HERMES_UPSTREAM_API_KEY": "sk-upstream-secret",
             "HERMES_UPSTREAM_MODEL": "scripted",
         }
+
+    def open(self, *args: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "hermes_tui.cli.main", *args],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._environ,
+            cwd=self.home,
+        )
 
     def run(self, *args: str, typed: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -113,6 +123,9 @@ def test_status_and_logs(shell: Shell) -> None:
     for name in ("agent-gateway", "router", "worker-0", "data-proxy-0"):
         assert f"\n{name} " in shown.stdout
     assert json.loads(shell.run("agent", "status", "--json").stdout)["state"] == "ready"
+    named = json.loads(shell.run("agent", "status", "--json").stdout)
+    assert named["gateway"]["url"] == named["agent_gateway"] == gateway_of(shell)
+    assert named["pairs"][0]["worker"]["state"] == "ready"
     for component, name in (("gateway", "agent-gateway"), ("proxy-0", "data-proxy-0")):
         log = shell.run("agent", "logs", "--component", component, "-n", "500")
         assert f"ready role={name}" in log.stdout
@@ -145,9 +158,42 @@ def test_wrong_agent_class_is_one_line_and_leaves_nothing(shell: Shell) -> None:
     assert lock_owner(RunDir(shell.home / "agents" / "wrong")) is None
 
 
+def test_a_status_that_is_watched_comes_again(shell: Shell) -> None:
+    words = ("agent", "status", "--json", "--watch", "--interval", "0.1")
+    with shell.open(*words) as watching:
+        assert watching.stdout
+        shown = [json.loads(watching.stdout.readline())["state"] for _ in range(2)]
+        watching.send_signal(signal.SIGINT)
+    assert shown == ["ready", "ready"]
+    assert watching.returncode == 130
+
+
 def test_stop_leaves_nothing(shell: Shell) -> None:
-    """The last one: it ends the service that the others use."""
+    """It ends the service that the others use."""
     rows = json.loads(shell.run("agent", "status", "--json").stdout)
-    assert shell.run("agent", "stop").returncode == 0
+    assert shell.run("agent", "stop", "--keep-state").returncode == 0
     until(lambda: not any(is_alive(row["pid"]) for row in rows["processes"]), 1)
     assert shell.run("agent", "stop").returncode == 1
+    assert json.loads(shell.run("agent", "ps", "--json").stdout) == []
+    rows = json.loads(shell.run("agent", "ps", "--all", "--json").stdout)
+    assert ("default", "stopped") in [(row["service"], row["state"]) for row in rows]
+
+
+def test_a_service_that_is_killed_leaves_nothing(shell: Shell) -> None:
+    """With the settings of AReaL's newer flags."""
+    times = "--setup-timeout 90 --session-timeout 30 --health-poll-interval 0.5 --drain-timeout 3"
+    model = ("--inf-addr", "http://127.0.0.1:1/v1", "--inf-api-key", "k", "--inf-model", "m")
+    started = shell.run("agent", "run", "--service", "two", *times.split(), *model)
+    assert started.returncode == 0, started.stderr
+    used = RunDir(shell.home / "agents" / "two").config_file("supervisor").read_text()
+    config = json.loads(used)
+    assert config["run"]["start_timeout_s"] == 90
+    assert config["services"]["session_timeout_s"] == 30
+    assert config["services"]["router"]["poll_s"] == 0.5
+    assert config["services"]["pairs"]["drain_timeout_s"] == 3
+    assert config["upstream"]["base_url"] == "http://127.0.0.1:1/v1"
+    status = json.loads(shell.run("agent", "status", "--service", "two", "--json").stdout)
+    pids = [status["pid"], *(row["pid"] for row in status["processes"])]
+    assert shell.run("agent", "stop", "--service", "two", "--force").returncode == 0
+    assert not any(is_alive(pid) for pid in pids)
+    assert shell.run("agent", "stop", "--service", "two", "--force").returncode == 1

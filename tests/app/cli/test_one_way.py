@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -39,6 +40,17 @@ async def test_row_24_the_list_of_sessions_has_titles(gateway: Gateway) -> None:
     assert lines[0].split() == ["SESSION", "STARTED", "STATE", "TASK", "TITLE"]
     assert lines[1].startswith(session_id)
     assert lines[1].endswith("chat        Greet Ada in one sentence")
+
+
+async def test_the_list_of_sessions_says_how_they_ended(gateway: Gateway) -> None:
+    store = gateway.store.sessions
+    await gateway.session()
+    store.end_idle(time.time() + 1.0)
+    asked, _ = await gateway.session()
+    store.end(asked)
+    await gateway.session()
+    lines = (await run("session", "list")).output.splitlines()
+    assert [line[51:62].strip() for line in lines] == ["STATE", "timed out", "ended", "open"]
 
 
 async def test_row_24_a_reward_without_a_key_judges_the_last_episode_and_says_which(

@@ -91,6 +91,16 @@ def fault(text: str, tmp_path: Path, *words: str, **environ: str) -> str:
             "hermes.toml:2: training.reward.range must be the lowest reward and then the highest, "
             "not 1, -1",
         ),
+        (
+            "[training.reward]\nrange = [0, 1]\nunscored = -1",
+            'hermes.toml:3: training.reward.unscored must be "skip" or a reward from 0 to 1, '
+            "not -1",
+        ),
+        (
+            "[training.reward]\nunscored = 'none'",
+            'hermes.toml:2: training.reward.unscored must be "skip" or a reward from -1 to 1, '
+            "not 'none'",
+        ),
         ("services = 5", "hermes.toml:1: services must be a table, not 5"),
         (
             "[services.gateway]\nadmin_api_key = 12345",

@@ -490,6 +490,7 @@ def test_row_16_marks_of_sessions_are_explained_at_the_cursor() -> None:
     view.sessions = {
         "s": SessionRow(session_id="s", task_id="chat", group_id="g"),
         "o": SessionRow(session_id="o", task_id="chat", group_id="g", ended=True),
+        "i": SessionRow(session_id="i", task_id="chat", ended=True, timed_out=True),
     }
 
     def episode(name: str, **values: object) -> EpisodeRow:
@@ -505,6 +506,7 @@ def test_row_16_marks_of_sessions_are_explained_at_the_cursor() -> None:
     )
     assert explain_row(view, "s", 0.0) == "▸ the open session\nreply 1 of 2 to one message"
     assert explain_row(view, "o", 0.0).splitlines()[-1] == "ended: takes no more messages"
+    assert explain_row(view, "i", 0.0).splitlines()[-1] == "timed out: takes no more messages"
     assert explain_row(view, "s\ne1", 0.0) == "trained in step 3\nby v1, 1 version behind"
     assert explain_row(view, "s\ne2", 0.0) == (
         "▪ its tokens are shown\nnot judged yet\nby v1, 6 versions behind"

@@ -15,8 +15,10 @@ from hermes_tui_common.errors import ApiError, RefusedError, ServiceError, Unrea
 from hermes_tui_common.http import SkippedEvents, iter_sse, parsed, require_ok
 from hermes_tui_training.api.protocol import (
     Body,
+    DeregisterModel,
     EndSession,
     Pause,
+    RegisterModel,
     Rollback,
     SetReward,
     StartSession,
@@ -31,6 +33,7 @@ from hermes_tui_training.api.wire import (
     KeptCheckpoint,
     RewardAnswer,
     ServedModel,
+    ServedModels,
     StartedSessions,
     StepRecord,
     TrainerStatus,
@@ -203,6 +206,43 @@ class InferenceClient:
     async def models(self) -> list[ServedModel]:
         """Return the models that are served."""
         return await self._rows("/v1/models", _Rows[ServedModel])
+
+    # -- other servers' models --------------------------------------------------------------
+
+    async def model_names(self) -> list[str]:
+        """Return the names of the model that is trained and of other servers' models."""
+        return list((await self._call("GET", "/v1/models", ServedModels)).models)
+
+    async def register_model(
+        self,
+        name: str,
+        url: str,
+        *,
+        api_key: str | None = None,
+        provider_model: str | None = None,
+        policy_version: int | None = None,
+    ) -> None:
+        """Have chat completions that name a model go to another server.
+
+        Args:
+            name: what requests call it.
+            url: base URL of an OpenAI-compatible server.
+            api_key: that server's key.
+            provider_model: what that server calls it; None: the same.
+            policy_version: version of the policy that it serves; None: another model.
+        """
+        body = RegisterModel(
+            model=name,
+            url=url,
+            api_key=api_key,
+            provider_model=provider_model,
+            policy_version=policy_version,
+        )
+        await self._send("POST", "/register_model", body.model_dump(exclude_none=True))
+
+    async def deregister_model(self, name: str) -> None:
+        """Forget another server's model."""
+        await self._send("POST", "/deregister_model", DeregisterModel(model=name).model_dump())
 
     # -- the trainer ------------------------------------------------------------------------
 

@@ -5,10 +5,11 @@ Free of torch: the app reads it too.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from hermes_tui_common.serving import RoleConfig
 from hermes_tui_common.settings import Secret, Section
@@ -36,6 +37,11 @@ class InferenceGatewayConfig(Section):
     """Whether start_session takes an unknown api_key that begins with sk-sess-."""
     top_logprobs: int = Field(4, ge=0, le=20)
     """Likeliest tokens recorded at each sampled one, for the token view; 0 for none."""
+    max_sessions: int = Field(0, ge=0)
+    """Sessions that may be open together. Beyond it start_session is answered 429 with Retry-After;
+    0 for no bound."""
+    session_timeout_s: float = Field(604_800.0, ge=0)
+    """A session without a completion for this long is ended; 0 ends none."""
 
 
 class EngineConfig(Section):
@@ -71,6 +77,18 @@ class RewardConfig(Section):
     turn_discount: float = Field(1.0, ge=0, le=1)
     """Discount per completion, counted back from a judged turn to those before it without a score
     of their own."""
+    unscored: float | Literal["skip"] = "skip"
+    """Reward of an episode whose session ends before anybody gave one; "skip" trains nothing. A
+    reward that is given later replaces it until the trainer has claimed the episode."""
+
+    @field_validator("unscored", mode="before")
+    @classmethod
+    def _within_range(cls, value: Any, info: ValidationInfo) -> Any:
+        low, high = info.data.get("range", (-math.inf, math.inf))
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value != "skip" and not (is_number and low <= value <= high):
+            raise ValueError(f'must be "skip" or a reward from {low:g} to {high:g}, not {value!r}')
+        return value
 
     @field_validator("range")
     @classmethod

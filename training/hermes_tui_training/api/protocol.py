@@ -151,6 +151,37 @@ class Export(Body):
     """Discount per completion, counted back from the last."""
 
 
+class RegisterModel(Body):
+    """Body of AReaL's ``POST /register_model``."""
+
+    model: str = Field(min_length=1, max_length=200)
+    """What requests will call it."""
+    url: str = Field(pattern="^https?://")
+    """Base URL of an OpenAI-compatible server, such as ``https://llm.example/v1``."""
+    api_key: str | None = None
+    """Key of that server."""
+    provider_model: str | None = None
+    """What that server calls the model; None: the same."""
+    policy_version: int | None = Field(None, ge=0)
+    """Version of the policy that it serves, whose tokens are then trained; None: another model."""
+    data_proxy_addrs: list[str] = Field(default_factory=list)
+    """Without effect: the gateway records by itself."""
+
+
+class DeregisterModel(Body):
+    """Body of ``POST /deregister_model``."""
+
+    model: str
+    """The name that was registered."""
+
+
+class SetVersion(Body):
+    """Body of AReaL's ``POST /set_version``."""
+
+    version: int = Field(ge=0)
+    """The policy version that the caller takes for the served one."""
+
+
 class StreamOptions(Body):
     """OpenAI's ``stream_options``."""
 

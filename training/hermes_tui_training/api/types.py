@@ -15,6 +15,10 @@ CompletionStatus = Literal["running", "finished", "lost"]
 """running: the engine works on it · finished: its outcome is recorded, whatever it was ·
 lost: the process died before its outcome was recorded."""
 
+EndReason = Literal["asked", "refreshed", "idle"]
+"""asked: by a request · refreshed: another session runs under its key · idle: it had no completion
+for ``training.gateway.session_timeout_s``."""
+
 CompletionKind = Literal["turn", "aux"]
 """turn: the agent's own turn · aux: a summary, a retry or another call beside it."""
 
@@ -27,9 +31,13 @@ UntrainableReason = Literal[
     "stale",
     "zero_advantage",
     "engine_error",
+    "external_model",
     "lost",
 ]
 """Why a completion is never trained; see docs/learning.md."""
+
+NOT_OURS = -1
+"""Policy version of a token that another model sampled."""
 
 NAMED_REASONS: tuple[UntrainableReason, ...] = ("truncated", "client_left")
 """Replies that were cut or stopped. Their tokens are the policy's own: a reward that names such a
@@ -55,7 +63,7 @@ class Completion:
     logprobs: tuple[float, ...]
     """Natural log, float32, at the sampling temperature; as long as token_ids."""
     policy_versions: tuple[int, ...]
-    """Version that sampled each token; as long as token_ids."""
+    """Version that sampled each token, -1 for another model's; as long as token_ids."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     """Per token its likeliest (id, logprob) pairs; empty when the client asked for none."""
     finish_reason: str | None
@@ -116,6 +124,8 @@ class CompletionOutcome:
 
     completion_id: str
     """The completion."""
+    prompt_token_ids: Sequence[int] | None = None
+    """What another model's server says its prompt was; None: as it was recorded at the start."""
     token_ids: Sequence[int]
     """What was sampled, so far when it broke off."""
     logprobs: Sequence[float]
@@ -160,6 +170,8 @@ class Session:
     """When it was started, seconds since the epoch."""
     ended_at: float | None = None
     """When it was ended, seconds since the epoch; None while its key works."""
+    end_reason: EndReason | None = None
+    """Why it was ended; None while its key works, and where that was not kept."""
     last_active_at: float
     """When its last completion began; its start before the first."""
     title: str | None = None
@@ -253,12 +265,16 @@ class Episode:
     @property
     def policy_version_min(self) -> int | None:
         """Oldest version among its sampled tokens; None without any."""
-        return min((v for c in self.completions for v in c.policy_versions), default=None)
+        return min(self._policy_versions, default=None)
 
     @property
     def policy_version_max(self) -> int | None:
         """Newest version among its sampled tokens; None without any."""
-        return max((v for c in self.completions for v in c.policy_versions), default=None)
+        return max(self._policy_versions, default=None)
+
+    @property
+    def _policy_versions(self) -> list[int]:
+        return [v for c in self.completions for v in c.policy_versions if v != NOT_OURS]
 
 
 CanaryStatus = Literal["answered", "skipped", "failed"]

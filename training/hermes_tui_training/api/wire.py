@@ -664,3 +664,5 @@ class ServedModels(WireModel):
     """OpenAI's name of this shape."""
     data: tuple[ServedModel, ...]
     """The model that is served."""
+    models: tuple[str, ...] = ()
+    """Its name and those of other servers' registered models, as AReaL's gateway lists them."""

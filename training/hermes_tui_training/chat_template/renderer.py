@@ -347,6 +347,10 @@ class Chat:
             num_parent_tokens=len(closest.token_ids),
         )
 
+    def knows(self, token_ids: Sequence[int]) -> bool:
+        """Return whether all ids are in the vocabulary."""
+        return min(token_ids, default=0) >= 0 and max(token_ids, default=0) < len(self.tokenizer)
+
     def _encoded(self, text: str) -> tuple[int, ...]:
         with self._lock:
             return tuple(self.tokenizer.encode(text, split_special_tokens=False))

@@ -14,6 +14,7 @@ from hermes_tui_common.serving import report_notice, report_stage, run_role
 from hermes_tui_training.api.config import TrainerRole
 from hermes_tui_training.inference_gateway.app import create_app
 from hermes_tui_training.models.prepare import prepare_model
+from hermes_tui_training.store.idle_sessions import end_idle
 from hermes_tui_training.store.retention import keep_within
 from hermes_tui_training.store.store import Store
 
@@ -48,7 +49,10 @@ async def _started(config: TrainerRole) -> AsyncIterator[Starlette]:
         def progress(line: str) -> None:
             report_stage(config.serve, line)
 
-        store = await asyncio.to_thread(Store, config.database)
+        unscored = config.training.reward.unscored
+        store = await asyncio.to_thread(
+            Store, config.database, unscored_reward=None if unscored == "skip" else unscored
+        )
         stack.callback(store.close)
         if store.notice:
             report_notice(config.serve, store.notice)
@@ -76,8 +80,9 @@ async def _started(config: TrainerRole) -> AsyncIterator[Starlette]:
         canary.start()
         stack.push_async_callback(canary.stop)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        retention = tasks.create_task(keep_within(store, config.training.store))
-        stack.callback(retention.cancel)
+        timeout_s = config.training.gateway.session_timeout_s
+        for chore in (keep_within(store, config.training.store), end_idle(store, timeout_s)):
+            stack.callback(tasks.create_task(chore).cancel)
         app = create_app(config, store=store, engine=engine, chat=chat, orchestrator=orchestrator)
         stack.push_async_callback(app.state.services.drain)
         yield app

@@ -21,7 +21,13 @@ from hermes_tui_training.inference_gateway.apis.models import list_models, read_
 from hermes_tui_training.inference_gateway.apis.responses import responses
 from hermes_tui_training.inference_gateway.apis.text_completions import completions
 from hermes_tui_training.inference_gateway.context import Services, services_of
-from hermes_tui_training.inference_gateway.routes import episodes, sessions, status, versions
+from hermes_tui_training.inference_gateway.routes import (
+    areal,
+    episodes,
+    sessions,
+    status,
+    versions,
+)
 from hermes_tui_training.store.store import Store
 
 if TYPE_CHECKING:
@@ -63,6 +69,20 @@ def _routes() -> list[Route]:
         Route("/models", list_models, methods=get),
         Route("/v1/models/{model_id:path}", read_model, methods=get),
         Route("/models/{model_id:path}", read_model, methods=get),
+        Route("/register_model", areal.register_model, methods=post),
+        Route("/deregister_model", areal.deregister_model, methods=post),
+        *(
+            Route(f"{path}{worker}", handler, methods=methods)
+            for path, handler, methods in (
+                ("/pause_generation", areal.pause_generation, post),
+                ("/continue_generation", areal.continue_generation, post),
+                ("/callback/pause_generation", areal.pause_generation, post),
+                ("/callback/continue_generation", areal.continue_generation, post),
+                ("/set_version", areal.set_version, post),
+                ("/get_version", areal.get_version, get),
+            )
+            for worker in ("", "/{worker_id}")
+        ),
         Route("/rl/start_session", sessions.start_session, methods=post),
         Route("/rl/end_session", sessions.end_session, methods=post),
         Route("/rl/set_reward", sessions.set_reward, methods=post),

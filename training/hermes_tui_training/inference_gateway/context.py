@@ -17,6 +17,7 @@ from hermes_tui_training.api.config import TrainerRole
 from hermes_tui_training.api.types import CompletionOutcome, Session
 from hermes_tui_training.chat_template.prefix_match import Recorded, recorded
 from hermes_tui_training.engine.base import Engine
+from hermes_tui_training.inference_gateway.external_models import ExternalModels
 from hermes_tui_training.store.store import Store, hash_key
 
 if TYPE_CHECKING:  # the renderers behind it take seconds to import
@@ -152,14 +153,21 @@ class Services:
     parents: Parents = field(init=False)
     """What next prompts may continue."""
 
+    external: ExternalModels = field(init=False)
+    """Models of other servers."""
+
     outcomes: Outcomes = field(init=False)
     """Records how completions ended."""
+
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while sessions are counted and started: the count must still be true then."""
 
     running: set[str] = field(default_factory=set)
     """Ids of the completions that are being answered."""
 
     def __post_init__(self) -> None:
         self.parents = Parents(self.store)
+        self.external = ExternalModels(self.store)
         self.outcomes = Outcomes(self.store)
 
     async def drain(self) -> None:
@@ -241,7 +249,7 @@ async def require_session(request: Request, key: str | None = None) -> Session:
             "key with POST /rl/start_session.",
         )
     if session.ended_at is not None:
-        raise ApiError(
-            401, f"Session {session.session_id} has been ended: its key works no longer."
-        )
+        idle = "timed out (training.gateway.session_timeout_s: it was idle)"
+        how = idle if session.end_reason == "idle" else "has been ended"
+        raise ApiError(401, f"Session {session.session_id} {how}: its key works no longer.")
     return session

@@ -34,6 +34,12 @@ async def begin(
     Raises: ApiError: see ``CompletionRun.begin``.
     """
     services = services_of(request)
+    if services.external.get(plan.model):
+        raise ApiError(
+            400,
+            f"'{plan.model}' is another server's model; it answers /v1/chat/completions only.",
+            param="model",
+        )
     run = CompletionRun(services, session, plan)
     await run.begin()
     response_format = make_format(

@@ -10,8 +10,15 @@ from typing import Any
 from hermes_tui_common.openai import message_text
 from hermes_tui_training.algorithm.watch import RecentReply
 from hermes_tui_training.api.protocol import EventKind
-from hermes_tui_training.api.types import Completion, CompletionKind, CompletionOutcome, PrefixRef
+from hermes_tui_training.api.types import (
+    NOT_OURS,
+    Completion,
+    CompletionKind,
+    CompletionOutcome,
+    PrefixRef,
+)
 from hermes_tui_training.store.database import INT_BYTES, floats_to_blob, ints_to_blob, to_json
+from hermes_tui_training.store.rewards import score_unjudged
 from hermes_tui_training.store.sessions import open_episode_row
 from hermes_tui_training.store.sqlite_rows import WholeRows, episode_payload, flatten_top
 from hermes_tui_training.store.transactions import (
@@ -163,7 +170,9 @@ class Completions:
         """
         with self._transactions.write() as write:
             for outcome in outcomes:
-                _finish(write, outcome)
+                episode_id = _finish(write, outcome)
+                # Its session may have ended while it was sampled.
+                score_unjudged(write, episode_id, self._transactions.unscored_reward)
 
     def of_session(self, session_id: str, *, limit: int = 64) -> list[Completion]:
         """Return the newest finished completions of a session over all its episodes, in order."""
@@ -214,15 +223,17 @@ def _open_episode(write: Writer, session: sqlite3.Row) -> sqlite3.Row:
     return row
 
 
-def _finish(write: Writer, outcome: CompletionOutcome) -> None:
+def _finish(write: Writer, outcome: CompletionOutcome) -> str:
+    """Record an outcome; return the id of the completion's episode."""
     width, top_ids, top_values = flatten_top(outcome.top_logprobs)
+    versions = [version for version in outcome.policy_versions if version != NOT_OURS]
     columns = {
         "status": "finished",
         "token_ids": ints_to_blob(outcome.token_ids),
         "logprobs": floats_to_blob(outcome.logprobs),
         "policy_versions": ints_to_blob(outcome.policy_versions),
-        "policy_version_min": min(outcome.policy_versions, default=None),
-        "policy_version_max": max(outcome.policy_versions, default=None),
+        "policy_version_min": min(versions, default=None),
+        "policy_version_max": max(versions, default=None),
         "top_width": width,
         "top_ids": ints_to_blob(top_ids),
         "top_logprobs": floats_to_blob(top_values),
@@ -233,6 +244,8 @@ def _finish(write: Writer, outcome: CompletionOutcome) -> None:
         "untrainable_reason": outcome.untrainable_reason,
         "error": outcome.error,
     }
+    if outcome.prompt_token_ids is not None:
+        columns["prompt_token_ids"] = ints_to_blob(outcome.prompt_token_ids)
     assignments = ", ".join(f"{name} = ?" for name in columns)
     changed = write.execute(
         f"UPDATE completions SET {assignments} "  # noqa: S608  # our names
@@ -256,6 +269,7 @@ def _finish(write: Writer, outcome: CompletionOutcome) -> None:
                 "latency": outcome.latency,
             },
         )
+    return str(row["episode_id"])
 
 
 def _new_part(

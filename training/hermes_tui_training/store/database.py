@@ -144,6 +144,9 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE sessions ADD COLUMN title TEXT;
     """,
+    """
+    ALTER TABLE sessions ADD COLUMN end_reason TEXT;
+    """,
 )
 """Entry n takes a file from ``PRAGMA user_version`` n to n + 1; entries never change."""
 

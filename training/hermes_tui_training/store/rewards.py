@@ -102,6 +102,37 @@ class Rewards:
         return self._episodes.get(episode_id)
 
 
+def score_unjudged(write: Writer, episode_id: str, reward: float | None) -> None:
+    """Give an episode that closed without a reward the one that stands for none.
+
+    Nothing happens to an episode that is open, has a reward, or in which something is sampled.
+
+    Args:
+        reward: the number; None gives nothing.
+    """
+    row = write.episode_row(episode_id)
+    if reward is None or row["state"] not in ("ended", "unscored"):
+        return
+    if _running_completion(write, episode_id) is None:
+        _give(write, row, reward, None, None)
+        write.set_episode(
+            episode_id,
+            EventKind.EPISODE_SCORED,
+            state="scored",
+            reward=reward,
+            scored_at=write.at,
+        )
+
+
+def _running_completion(write: Writer, episode_id: str) -> str | None:
+    """Return the id of a completion of an episode that is in flight, or None."""
+    row = write.execute(
+        "SELECT completion_id FROM completions WHERE episode_id = ? AND status = 'running'",
+        (episode_id,),
+    ).fetchone()
+    return None if row is None else str(row["completion_id"])
+
+
 def _give(
     write: Writer, row: sqlite3.Row, reward: float, completion_id: str | None, said: str | None
 ) -> float:
@@ -150,13 +181,10 @@ def _require_scorable(write: Writer, row: sqlite3.Row) -> None:
         case "dropped":
             reason = row["dropped_reason"]
             raise ConflictError(f"episode {episode_id} was dropped ({reason}): it is not trained")
-    running = write.execute(
-        "SELECT completion_id FROM completions WHERE episode_id = ? AND status = 'running'",
-        (episode_id,),
-    ).fetchone()
+    running = _running_completion(write, episode_id)
     if running is not None:
         raise ConflictError(
-            f"completion {running['completion_id']} of episode {episode_id} is still being "
+            f"completion {running} of episode {episode_id} is still being "
             "sampled: give the reward when it has ended",
             passing=True,
         )

@@ -6,7 +6,8 @@ import hashlib
 import sqlite3
 
 from hermes_tui_training.api.protocol import EventKind
-from hermes_tui_training.api.types import Session
+from hermes_tui_training.api.types import EndReason, EpisodeState, Session
+from hermes_tui_training.store.rewards import score_unjudged
 from hermes_tui_training.store.sqlite_rows import session_from
 from hermes_tui_training.store.transactions import (
     ConflictError,
@@ -57,7 +58,7 @@ class Sessions:
                 (key_hash,),
             ).fetchall()
             for row in running:
-                _end_session(write, row["session_id"], "unscored")
+                self._end(write, row["session_id"], "unscored", "refreshed")
             write.execute(
                 "INSERT INTO sessions (session_id, key_hash, task_id, group_id, created_at, "
                 "last_active_at) VALUES (?, ?, ?, ?, ?, ?)",
@@ -114,24 +115,47 @@ class Sessions:
         Raises: UnknownIdError.
         """
         with self._transactions.write() as write:
-            _end_session(write, session_id, "ended")
+            self._end(write, session_id, "ended", "asked")
         session = self.get(session_id)
         if session is None:
             raise UnknownIdError(f"there is no session {session_id!r}")
         return session
 
+    def end_idle(self, active_before: float) -> list[str]:
+        """End the sessions in which nothing was sampled since a time; return their ids.
 
-def _end_session(write: Writer, session_id: str, state: str) -> None:
-    changed = write.execute(
-        "UPDATE sessions SET ended_at = ? WHERE session_id = ? AND ended_at IS NULL",
-        (write.at, session_id),
-    ).rowcount
-    if not changed:
-        return
-    row = open_episode_row(write, session_id)
-    if row is not None:
-        write.set_episode(row["episode_id"], EventKind.EPISODE_ENDED, state=state)
-    write.event(EventKind.SESSION_ENDED, {"session_id": session_id})
+        Args:
+            active_before: seconds since the epoch.
+        """
+        idle = (
+            "SELECT session_id FROM sessions s WHERE ended_at IS NULL AND last_active_at < ? "
+            "AND NOT EXISTS (SELECT 1 FROM completions c "
+            "WHERE c.session_id = s.session_id AND c.status = 'running')"
+        )
+        # Looked up first: a transaction waits for the disk, and there is rarely anything to do.
+        if not self._transactions.database.query(idle, (active_before,)):
+            return []
+        with self._transactions.write() as write:
+            ids = [row["session_id"] for row in write.execute(idle, (active_before,)).fetchall()]
+            for session_id in ids:
+                self._end(write, session_id, "unscored", "idle")
+        return ids
+
+    def _end(
+        self, write: Writer, session_id: str, episode_state: EpisodeState, reason: EndReason
+    ) -> None:
+        changed = write.execute(
+            "UPDATE sessions SET ended_at = ?, end_reason = ? "
+            "WHERE session_id = ? AND ended_at IS NULL",
+            (write.at, reason, session_id),
+        ).rowcount
+        if not changed:
+            return
+        row = open_episode_row(write, session_id)
+        if row is not None:
+            write.set_episode(row["episode_id"], EventKind.EPISODE_ENDED, state=episode_state)
+            score_unjudged(write, row["episode_id"], self._transactions.unscored_reward)
+        write.event(EventKind.SESSION_ENDED, {"session_id": session_id, "reason": reason})
 
 
 def open_episode_row(write: Writer, session_id: str) -> sqlite3.Row | None:

@@ -143,6 +143,7 @@ def session_from(row: sqlite3.Row) -> Session:
         group_id=row["group_id"],
         created_at=row["created_at"],
         ended_at=row["ended_at"],
+        end_reason=row["end_reason"],
         last_active_at=row["last_active_at"],
         title=row["title"],
         num_episodes=row["num_episodes"],

@@ -34,16 +34,25 @@ __all__ = ["ConflictError", "Store", "UnknownIdError", "hash_key", "new_id"]
 class Store:
     """The trainer's database, in parts that share one connection."""
 
-    def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now: Callable[[], float] = time.time,
+        unscored_reward: float | None = None,
+    ) -> None:
         """Open or make the file; completions that ran when its last owner died are now ``lost``.
 
         Args:
             path: ``trajectories.db`` of the run directory.
             now: seconds since the epoch.
+            unscored_reward: what an episode gets whose session ends before anybody judged it.
 
         Raises: ConfigError: the file cannot be opened.
         """
-        self._transactions = transactions = Transactions(path, now=now)
+        self._transactions = transactions = Transactions(
+            path, now=now, unscored_reward=unscored_reward
+        )
         self.sessions = Sessions(transactions)
         """Keys, and what was started under them."""
         self.completions = Completions(transactions)

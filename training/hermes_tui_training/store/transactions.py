@@ -108,7 +108,12 @@ class Transactions:
     """The database file and the live feed of its events; the parts of the store share it."""
 
     def __init__(
-        self, path: Path, *, now: Callable[[], float] = time.time, read_only: bool = False
+        self,
+        path: Path,
+        *,
+        now: Callable[[], float] = time.time,
+        read_only: bool = False,
+        unscored_reward: float | None = None,
     ) -> None:
         """Open or make the file.
 
@@ -116,6 +121,8 @@ class Transactions:
             path: ``trajectories.db`` of the run directory.
             now: seconds since the epoch.
             read_only: whether to change nothing; its owner may be at work.
+            unscored_reward: what an episode gets whose session ends before anybody judged it; None
+                leaves it without a reward.
 
         Raises: ConfigError: the file cannot be opened.
         """
@@ -125,6 +132,8 @@ class Transactions:
         """Sends events to subscribers."""
         self.now = now
         """Seconds since the epoch."""
+        self.unscored_reward = unscored_reward
+        """Reward of episodes whose session ended before anybody judged them; None for none."""
 
     def close(self) -> None:
         """Close the file."""

@@ -9,11 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hermes_tui_common.errors import ApiError
-from hermes_tui_common.http import read_body, sse
+from hermes_tui_common.http import read_json, sse, validated
 from hermes_tui_training.api.protocol import ChatRequest
 from hermes_tui_training.inference_gateway.apis.base import ResponseFormat
 from hermes_tui_training.inference_gateway.completion_run import CompletionDelta, CompletionResult
-from hermes_tui_training.inference_gateway.context import require_session
+from hermes_tui_training.inference_gateway.context import require_session, services_of
+from hermes_tui_training.inference_gateway.external_models import answer_external
 from hermes_tui_training.inference_gateway.sampling_plan import chat_plan
 from hermes_tui_training.inference_gateway.streaming import begin
 
@@ -24,9 +25,11 @@ DONE = sse("[DONE]")
 async def chat_completions(request: Request) -> Response:
     """``POST /v1/chat/completions``."""
     session = await require_session(request)
-    return await begin(
-        request, session, chat_plan(await read_body(request, ChatRequest)), ChatFormat
-    )
+    services = services_of(request)
+    body = await read_json(request)
+    if isinstance(body, dict) and (model := services.external.get(body.get("model"))):
+        return await answer_external(request, services, session, model, body)
+    return await begin(request, session, chat_plan(validated(body, ChatRequest)), ChatFormat)
 
 
 class ChatFormat(ResponseFormat):

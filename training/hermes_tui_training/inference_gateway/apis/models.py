@@ -29,7 +29,8 @@ async def list_models(request: Request) -> Response:
             raise
         return refusal(error)
     if VERSION_HEADER not in request.headers:
-        return model_response(ServedModels(object="list", data=(model,)))
+        names = (model.id, *services_of(request).external.names())
+        return model_response(ServedModels(object="list", data=(model,), models=names))
     page = {"data": [_anthropic(model)], "has_more": False}
     return JSONResponse({**page, "first_id": model.id, "last_id": model.id})
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,9 @@ _FOREIGN_KEY = re.compile(rf"{SESSION_KEY_PREFIX}[A-Za-z0-9_-]{{16,200}}")
 
 _IN_FLIGHT_RETRY_S = 1.0
 
+_CAPACITY_RETRY_S = 5.0
+"""A guess: nobody knows when the next session ends."""
+
 _BACKLOG_RETRY_S = 5.0
 """About a step; it takes many of them at once."""
 
@@ -59,7 +63,9 @@ async def start_session(request: Request) -> Response:
         keys = [await _key_to_reuse(services, body)]
     else:
         keys = [mint_key(SESSION_KEY_PREFIX) for _ in range(body.group_size)]
-    started = [await _started(services, body.task_id, group_id, key) for key in keys]
+    async with services.starting:
+        await _require_capacity(services, keys)
+        started = [await _started(services, body.task_id, group_id, key) for key in keys]
     answer = StartedSessions(
         session_id=started[0].session_id,
         api_key=keys[0],
@@ -70,6 +76,28 @@ async def start_session(request: Request) -> Response:
         ),
     )
     return model_response(answer, status_code=201)
+
+
+async def _require_capacity(services: Services, keys: Sequence[str]) -> None:
+    """Raise ApiError 429 when sessions under these keys would be more than may be open.
+
+    A key whose session runs needs no room: that session ends.
+    """
+    bound = services.config.training.gateway.max_sessions
+    if not bound:
+        return
+    sessions = services.store.sessions
+    known = [await asyncio.to_thread(sessions.by_key_hash, hash_key(key)) for key in keys]
+    num_new = sum(session is None or session.ended_at is not None for session in known)
+    running = await asyncio.to_thread(sessions.num_running)
+    if running + num_new > bound:
+        raise ApiError(
+            429,
+            f"{running} sessions are open and {bound} may be (training.gateway.max_sessions); "
+            "end one with POST /rl/end_session, or try again.",
+            code="no_session_capacity",
+            retry_after_s=_CAPACITY_RETRY_S,
+        )
 
 
 async def _started(services: Services, task_id: str, group_id: str, key: str) -> Session:
