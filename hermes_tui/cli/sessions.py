@@ -191,6 +191,7 @@ def show(
 def _print_episode(episode: EpisodeRecord) -> None:
     from hermes_tui.core.reward_text import reward_text
     from hermes_tui.core.sanitize import one_line
+    from hermes_tui_training.api.types import trained_where
 
     reward = "no reward" if episode.reward is None else f"reward {reward_text(episode.reward)}"
     reward += f" (“{episode.feedback}”)" if episode.feedback else ""
@@ -205,6 +206,9 @@ def _print_episode(episode: EpisodeRecord) -> None:
         mean = f", mean logprob {sum(logprobs) / len(logprobs):.3f}" if logprobs else ""
         why = completion.untrainable_reason
         untrained = f", not trainable: {why}" if why else ""
+        constrained = trained_where(completion.removed_probs, len(logprobs)).count(False)
+        if constrained and not why:
+            untrained = f", {constrained} of them constrained, not trainable"
         if prompts:
             _echo("  user       ", str(prompts[-1]["content"]))
         _echo("  assistant  ", str(said.get("content") or ""))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from hermes_tui_training.api.types import CanaryAnswer, Session
+from hermes_tui_training.api.types import CanaryAnswer, Session, trained_where
 from hermes_tui_training.api.wire import (
     CompletionRecord,
     EpisodeRecord,
@@ -213,6 +213,8 @@ class CompletionRow:
     """Whether the trainer may use it."""
     untrainable_reason: str
     """Why not; empty when it may."""
+    num_constrained: int = 0
+    """Tokens that the request's grammar constrained: they are not trained."""
     shared_tokens: int
     """How many of its first prompt tokens are the same as in the completion before it."""
     difference: str = ""
@@ -242,6 +244,7 @@ class CompletionRow:
             kind=completion.kind,
             trainable=completion.trainable,
             untrainable_reason=completion.untrainable_reason or "",
+            num_constrained=_trained(completion).count(False),
             shared_tokens=completion.prefix.shared_token_count,
             difference=difference.why if difference else "",
             request_messages=completion.request_messages,
@@ -283,14 +286,15 @@ def sampled_tokens(source: CompletionRecord | SampledTokens) -> tuple[Token, ...
     """
     num = len(source.token_ids)
     recorded = source if isinstance(source, CompletionRecord) else None
+    trained = _trained(recorded) if recorded else ()
     columns = zip(
         source.token_ids,
         _column(source.texts, num),
         _column(source.logprobs, num),
         _column(source.policy_versions, num),
         _column(recorded.top_logprobs if recorded else (), num),
-        _column(recorded.proximal_logprobs if recorded else (), num),
-        _column(recorded.after_logprobs if recorded else (), num),
+        _recomputed(recorded.proximal_logprobs if recorded else (), trained, num),
+        _recomputed(recorded.after_logprobs if recorded else (), trained, num),
         strict=True,
     )
     return tuple(
@@ -311,6 +315,21 @@ def sampled_tokens(source: CompletionRecord | SampledTokens) -> tuple[Token, ...
 def _column(values: Sequence[Value], num: int) -> Sequence[Value | None]:
     """Return one value for each of ``num`` tokens: None for all where they were not recorded."""
     return values if len(values) == num else (None,) * num
+
+
+def _trained(completion: CompletionRecord) -> tuple[bool, ...]:
+    """Return of each sampled token whether it may be trained."""
+    return trained_where(completion.removed_probs, len(completion.token_ids))
+
+
+def _recomputed(
+    values: Sequence[float], trained: Sequence[bool], num: int
+) -> Sequence[float | None]:
+    """Return one value for each of ``num`` tokens, from one for each that was trained."""
+    if not values or len(values) != sum(trained):
+        return (None,) * num
+    rest = iter(values)
+    return [next(rest) if was_trained else None for was_trained in trained]
 
 
 def _others(token_id: int, top: Sequence[TopLogprob]) -> tuple[tuple[str, float], ...]:

@@ -13,6 +13,7 @@ _TEXTS = {
     "client_left": "broken off before its end",
     "aux_call": "a call that the agent made beside its answer",
     "sampling_mismatch": "sampled in a way that can't be recomputed",
+    "constrained": "forced by the form that was asked for",
     "stale": "sampled by weights that are too old",
     "zero_advantage": "as good as was expected: nothing to learn",
     "engine_error": "the engine failed",

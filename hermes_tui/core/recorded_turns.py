@@ -137,5 +137,8 @@ def measure(turn: ChatTurn, completions: Sequence[CompletionRow]) -> None:
     versions = [token.policy_version for token in tokens if token.policy_version is not None]
     turn.policy_version = max(versions, default=turn.policy_version)
     reasons = [completion.untrainable_reason for completion in completions]
-    turn.untrainable = tuple(reason for reason in reasons if reason)
+    constrained = any(completion.num_constrained for completion in completions)
+    turn.untrainable = tuple(
+        reason for reason in [*reasons, *(["constrained"] if constrained else [])] if reason
+    )
     turn.num_trainable = reasons.count("")

@@ -75,11 +75,24 @@ class Script:
     """Reported with the last token."""
     fails: str | None = None
     """Refuse the request with this sentence."""
+    removed_prob: Callable[[int], float] = field(default=lambda position: 0.5)
+    """What the request's grammar ruled out, by position; a script that breaks it is an error."""
 
 
 def says(text: str, **kwargs: Any) -> Script:
     """Return a script that says a text and stops."""
     return Script(token_ids=[*encode(text), END], **kwargs)
+
+
+def allows(sampling: SamplingParams, token_ids: Sequence[int]) -> bool:
+    """Return whether a request's grammar allows tokens of the byte tokenizer."""
+    from llguidance import LLMatcher, LLTokenizer
+
+    assert sampling.grammar is not None
+    text = byte_tokenizer().backend_tokenizer.to_str()
+    tokenizer = LLTokenizer(text, eos_token=list(sampling.stop_token_ids))
+    matcher = LLMatcher(tokenizer, sampling.grammar)
+    return all(matcher.consume_token(token_id) for token_id in token_ids)
 
 
 class FakeEngine:
@@ -111,6 +124,8 @@ class FakeEngine:
         cut = len(token_ids) < len(script.token_ids)
         if script.fails:
             raise TrainingError(script.fails)
+        if sampling.grammar is not None and not allows(sampling, token_ids):
+            raise TrainingError("the grammar does not allow the script")
         self.num_running += 1
         finished = False
         try:
@@ -124,6 +139,7 @@ class FakeEngine:
                     top_logprobs=self._top(token_id, sampling),
                     finish_reason=("length" if cut else script.finish_reason) if last else None,  # type: ignore[arg-type]
                     stop_text=script.stop_text if last else None,
+                    removed_probs=(script.removed_prob(position),) if sampling.grammar else (),
                 )
                 finished = last
                 yield output

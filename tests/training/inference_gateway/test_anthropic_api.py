@@ -139,7 +139,9 @@ async def test_a_key_header_of_messages_is_none_elsewhere(
     [
         ({"max_tokens": None}, "max_tokens"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": "some"}}, "tool_choice.type"),
+        ({"output_config": {"effort": "low"}}, "output_config.effort"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image"}]}]},

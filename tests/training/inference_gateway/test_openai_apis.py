@@ -12,6 +12,8 @@ from fakes.apis import CALL, SCHEMA, error_of, recorded
 from fakes.engine import END, Script, byte_tokenizer, encode, says
 from fakes.inference import Gateway, sse_data
 
+from hermes_tui_training.chat_template.reply_parser import write_call
+
 ARGUMENTS = '{"b": 1, "a": "é"}'
 RESPONSES_TOOL: Any = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}
 USER_HI = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
@@ -33,7 +35,8 @@ async def test_a_chat_with_tools_is_replayed_from_the_record(
     gateway: Gateway, session: tuple[str, str], client: openai.AsyncOpenAI, streamed: bool
 ) -> None:
     """The official client: what it was answered goes back as the client itself writes it."""
-    gateway.engine.scripts = [says(f"I look.\n{CALL}\n{CALL}"), says("It is red.")]
+    call = write_call("look", ARGUMENTS)
+    gateway.engine.scripts = [says(f"I look.\n{call}\n{call}"), says("It is red.")]
     function = {"name": "look", "parameters": SCHEMA, "strict": True}
     tool: Any = {"type": "function", "function": function}
     conversation: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -329,10 +332,11 @@ async def test_parallel_calls_are_one_message(gateway: Gateway, session: tuple[s
         ({"store": True}, "store"),
         ({"background": True}, "background"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
-        ({"text": {"format": {"type": "json_object"}}}, "text"),
+        ({"text": {"format": {"type": "regex"}}}, "text.format.type"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"include": ["reasoning.encrypted_content"]}, "include"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [RESPONSES_TOOL], "tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"input": []}, "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         (

@@ -70,7 +70,9 @@ def training_samples(episode: Episode, advantages: Mapping[str, float]) -> list[
     """
     samples = []
     for segment in segments(episode.completions):
-        trained = [c for c in segment.completions if c.completion_id in advantages]
+        trained = [
+            c for c in segment.completions if c.completion_id in advantages and any(c.loss_mask)
+        ]
         if trained:
             samples.append(_sample(episode.episode_id, trained, advantages))
     return samples
@@ -83,7 +85,7 @@ class FlatSequence:
     token_ids: tuple[int, ...]
     """[T] the last prompt and its sampled tokens."""
     loss_mask: tuple[bool, ...]
-    """[T] true on sampled tokens of the completions to train."""
+    """[T] true on sampled tokens of the completions to train, but for constrained ones."""
     logprobs: tuple[float, ...]
     """[T] natural log, as sampled; 0.0 on tokens that none of the completions sampled."""
     policy_versions: tuple[int, ...]
@@ -103,7 +105,8 @@ def flatten(completions: Sequence[Completion], trained_ids: Container[str]) -> F
     logprobs, policy_versions = [0.0] * length, [-1] * length
     for completion in completions:
         where = sampled_slice(completion)
-        loss_mask[where] = [completion.completion_id in trained_ids] * len(completion.token_ids)
+        if completion.completion_id in trained_ids:
+            loss_mask[where] = completion.loss_mask
         logprobs[where] = completion.logprobs
         policy_versions[where] = completion.policy_versions
     return FlatSequence(
@@ -135,7 +138,7 @@ def _sample(
             SampledSpan(
                 completion_id=completion.completion_id,
                 start=len(completion.prompt_token_ids),
-                num_tokens=len(completion.token_ids),
+                num_tokens=sum(completion.loss_mask),
                 advantage=advantages[completion.completion_id],
                 temperature=_temperature(completion),
             )

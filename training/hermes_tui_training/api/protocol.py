@@ -230,7 +230,6 @@ class ChatRequest(SamplingRequest):
     tool_choice: Any = None
     response_format: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    # Only its neutral value can be honoured.
     parallel_tool_calls: bool | None = None
     # Without effect on what is answered.
     store: bool | None = None

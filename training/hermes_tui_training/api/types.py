@@ -28,6 +28,7 @@ UntrainableReason = Literal[
     "client_left",
     "aux_call",
     "sampling_mismatch",
+    "constrained",
     "stale",
     "zero_advantage",
     "engine_error",
@@ -42,6 +43,23 @@ NOT_OURS = -1
 NAMED_REASONS: tuple[UntrainableReason, ...] = ("truncated", "client_left")
 """Replies that were cut or stopped. Their tokens are the policy's own: a reward that names such a
 reply (``interaction_id``) trains it, one that it merely inherits does not."""
+
+
+CONSTRAINED_FROM = 1e-6
+"""A token is trained only where the grammar of its request ruled out less than this probability.
+Where it ruled out more, the token says what was asked for, and not what the policy would do."""
+
+
+def trained_where(removed_probs: Sequence[float], num_tokens: int) -> tuple[bool, ...]:
+    """Return of each sampled token whether the loss may be on it.
+
+    Args:
+        removed_probs: as ``Completion`` has them.
+        num_tokens: how many were sampled.
+    """
+    if not removed_probs:
+        return (True,) * num_tokens
+    return tuple(prob < CONSTRAINED_FROM for prob in removed_probs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +84,9 @@ class Completion:
     """Version that sampled each token, -1 for another model's; as long as token_ids."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     """Per token its likeliest (id, logprob) pairs; empty when the client asked for none."""
+    removed_probs: tuple[float, ...] = ()
+    """Per token the probability, under the logprobs' distribution, of what the request's grammar
+    ruled out there; empty without a grammar."""
     finish_reason: str | None
     """``stop``, ``tool_calls``, ``length``; None while in flight or when it broke off."""
     sampling: dict[str, Any]
@@ -95,15 +116,20 @@ class Completion:
     advantage: float | None = None
     """What its tokens were weighted with, once trained."""
     proximal_logprobs: tuple[float, ...] = ()
-    """Recomputed by the learner before its step; as long as token_ids, or empty."""
+    """Recomputed by the learner before its step, one per token that ``loss_mask`` has; or empty."""
     after_logprobs: tuple[float, ...] = ()
-    """Recomputed by the learner after its step; as long as token_ids, or empty."""
+    """Recomputed by the learner after its step, as many; or empty."""
+
+    @property
+    def loss_mask(self) -> tuple[bool, ...]:
+        """Of each sampled token whether the loss may be on it; see ``CONSTRAINED_FROM``."""
+        return trained_where(self.removed_probs, len(self.token_ids))
 
     @property
     def learnable(self) -> bool:
         """Whether a step takes it: it may be trained, or a reward names a reply that was cut."""
         named = self.reward is not None and self.untrainable_reason in NAMED_REASONS
-        return bool(self.token_ids) and (self.trainable or named)
+        return any(self.loss_mask) and (self.trainable or named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +160,8 @@ class CompletionOutcome:
     """As many."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     """Per token its likeliest (id, logprob) pairs; empty when the client asked for none."""
+    removed_probs: Sequence[float] = ()
+    """As many, or empty without a grammar; see ``Completion``."""
     finish_reason: str | None
     """None when it broke off."""
     message: dict[str, Any] | None
@@ -154,6 +182,8 @@ class CompletionOutcome:
         """
         if not len(self.token_ids) == len(self.logprobs) == len(self.policy_versions):
             raise ValueError("token_ids, logprobs and policy_versions differ in length")
+        if self.removed_probs and len(self.removed_probs) != len(self.token_ids):
+            raise ValueError("token_ids and removed_probs differ in length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,9 +349,9 @@ class TrainedCompletion:
     advantage: float
     """Weight of its tokens in the loss."""
     proximal_logprobs: tuple[float, ...]
-    """Recomputed before the update; one per sampled token."""
+    """Recomputed before the update; one per token that the loss was on."""
     after_logprobs: tuple[float, ...]
-    """Recomputed after the update; one per sampled token."""
+    """Recomputed after the update; one per token that the loss was on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,9 +363,9 @@ class SampledSpan:
     start: int
     """Index of its first sampled token."""
     num_tokens: int
-    """How many tokens it sampled, at least 1."""
+    """How many of the tokens that it sampled the loss is on, at least 1."""
     advantage: float
-    """What all its tokens are weighted with in the loss."""
+    """What all these tokens are weighted with in the loss."""
     temperature: float
     """What its logits were divided by."""
 
@@ -349,7 +379,7 @@ class TrainingSample:
     token_ids: tuple[int, ...]
     """[T tokens] prompt and sampled tokens, as the engine saw them."""
     loss_mask: tuple[bool, ...]
-    """[T] true on sampled tokens of trainable completions."""
+    """[T] true on sampled tokens of trainable completions, but for constrained ones."""
     behavior_logprobs: tuple[float, ...]
     """[T] natural log, as sampled; 0.0 where the mask is false."""
     policy_versions: tuple[int, ...]

@@ -267,6 +267,9 @@ class CompletionRecord(WireModel):
     """Version that sampled each token; as long as token_ids."""
     top_logprobs: tuple[tuple[TopLogprob, ...], ...] = ()
     """The likeliest tokens at each position; empty when none were asked for."""
+    removed_probs: tuple[float, ...] = ()
+    """Of each sampled token the probability of what the request's grammar ruled out there; from
+    1e-6 on the token is not trained. Empty without a grammar."""
     finish_reason: str | None = None
     """``stop``, ``tool_calls``, ``length``; None while in flight or when it broke off."""
     sampling: Sampling = Sampling()
@@ -296,9 +299,9 @@ class CompletionRecord(WireModel):
     advantage: float | None = None
     """What its tokens were weighted with, once trained."""
     proximal_logprobs: tuple[float, ...] = ()
-    """Recomputed before the step that trained it; as long as token_ids, or empty."""
+    """Recomputed before the step that trained it, one per token that was trained; or empty."""
     after_logprobs: tuple[float, ...] = ()
-    """Recomputed after that step; as long as token_ids, or empty."""
+    """Recomputed after that step, as many; or empty."""
     usage: Usage | None = None
     """How many tokens it has."""
 
@@ -316,6 +319,7 @@ class CompletionRecord(WireModel):
             top_logprobs=tuple(
                 tuple((top.token_id, top.logprob) for top in tops) for tops in self.top_logprobs
             ),
+            removed_probs=self.removed_probs,
             finish_reason=self.finish_reason,
             sampling=self.sampling.model_dump(exclude_unset=True),
             request_messages=list(self.request_messages),

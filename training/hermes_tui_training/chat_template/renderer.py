@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -11,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from renderers import create_renderer
-from renderers.base import Renderer, load_tokenizer, merge_chat_template_kwargs
-from renderers.configs import BaseRendererConfig, DefaultRendererConfig, config_from_name
+from renderers.base import Renderer, merge_chat_template_kwargs
 from renderers.default import DefaultRenderer
 from renderers.qwen3 import Qwen3Renderer
 from renderers.qwen3_vl import Qwen3VLRenderer
+from renderers.qwen35 import Qwen35Renderer
 from renderers.reasoning import prompt_ends_in_reasoning
-from transformers import PreTrainedTokenizerFast
 
 from hermes_tui_common.errors import ApiError, ConfigError
 from hermes_tui_common.openai import message_text
@@ -25,6 +23,7 @@ from hermes_tui_training.api.config import ModelConfig
 from hermes_tui_training.chat_template.chatml import ChatMLRenderer, ChatMLRendererConfig
 from hermes_tui_training.chat_template.detokenizer import TokenTexts
 from hermes_tui_training.chat_template.family_parser import FamilyParser
+from hermes_tui_training.chat_template.grammar import ReplyRules, ReplySyntax, reply_grammar
 from hermes_tui_training.chat_template.prefix_match import (
     Canonical,
     Recorded,
@@ -34,22 +33,16 @@ from hermes_tui_training.chat_template.prefix_match import (
     shared_length,
     why_broken,
 )
-from hermes_tui_training.chat_template.reply_parser import ReplyParser
+from hermes_tui_training.chat_template.renderer_choice import (
+    choose_renderer,
+    load_model_tokenizer,
+)
+from hermes_tui_training.chat_template.reply_parser import THINK_OPEN, ReplyParser
 from hermes_tui_training.chat_template.reply_stream import ReplyStream
 from hermes_tui_training.chat_template.template_bridge import UnprovenError, turn_suffix
 from hermes_tui_training.models.prepare import EMBEDDED_MODEL
 
 logger = logging.getLogger(__name__)
-
-_PROBES: tuple[list[dict[str, str]], ...] = (
-    [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}],
-    [
-        {"role": "user", "content": " 1 + 1?\n"},
-        {"role": "assistant", "content": "2"},
-        {"role": "user", "content": "x  5 é"},
-    ],
-)
-"""A template that renders these conversations like ``ChatMLRenderer`` is plain ChatML."""
 
 _QWEN3 = (Qwen3Renderer, Qwen3VLRenderer)
 _OUR_GRAMMAR = (ChatMLRenderer, DefaultRenderer, *_QWEN3)
@@ -170,7 +163,7 @@ class Chat:
         self.token_texts = TokenTexts(tokenizer)
         if model_name:
             tokenizer.name_or_path = model_name
-        self._config = _choose(tokenizer, renderer)
+        self._config = choose_renderer(tokenizer, renderer)
         self._renderers: dict[str, Renderer] = {}
         try:
             base = self._renderer({})
@@ -192,7 +185,7 @@ class Chat:
         Raises: ConfigError.
         """
         try:
-            tokenizer = _load_tokenizer(directory)
+            tokenizer = load_model_tokenizer(directory)
         except Exception as error:  # the loaders raise many types; the user needs one sentence
             raise ConfigError(
                 f'model.path = "{model.path}": its tokenizer cannot be loaded: {error}'
@@ -394,11 +387,7 @@ class Chat:
         # Decoding changes nothing and needs no lock (checked with tokenizers 0.23.3).
         with self._lock:
             renderer = self._renderer(template or {})
-            reasoning_open = isinstance(
-                renderer, (DefaultRenderer, *_QWEN3)
-            ) and prompt_ends_in_reasoning(
-                self.tokenizer, list(prompt.token_ids), stop_ids=set(self.stop_token_ids)
-            )
+            reasoning_open = self._ends_in_reasoning(renderer, prompt)
         parser: ReplyParser | FamilyParser
         if raw:
             parser = ReplyParser(tools=False, raw=True)
@@ -414,81 +403,45 @@ class Chat:
             )
         return ReplyStream(self.token_texts, parser, stop=stop, stop_token_ids=self.stop_token_ids)
 
+    def grammar(
+        self, rules: ReplyRules, prompt: Prompt, *, template: Mapping[str, Any] | None = None
+    ) -> str:
+        """Return what a reply is held to, in this model's syntax.
 
-def _load_tokenizer(directory: Path) -> Any:
-    """Return a model's tokenizer.
-
-    A tokenizer without code of its own is loaded directly: ``AutoTokenizer`` imports the
-    configurations of all models first, which takes seconds (transformers 5.24).
-    """
-    settings = directory / "tokenizer_config.json"
-    if settings.exists():
-        name = json.loads(settings.read_text(encoding="utf-8")).get("tokenizer_class")
-        if name == "PreTrainedTokenizerFast":
-            return PreTrainedTokenizerFast.from_pretrained(str(directory))
-    return load_tokenizer(str(directory))
-
-
-def _choose(tokenizer: Any, name: str) -> BaseRendererConfig:
-    """Return the configuration of the renderer named by ``model.renderer``."""
-    if name == "chatml" or (name == "auto" and _speaks_chatml(tokenizer)):
-        return ChatMLRendererConfig(default_system_prompt=_default_system_prompt(tokenizer))
-    try:
-        if name == "auto":
-            config = _known_family(tokenizer)
-        else:
-            config = config_from_name(name)
-            assert config is not None, "only auto has no configuration"
-    except ValueError as error:
-        raise ConfigError(f'model.renderer = "{name}": {error}') from error
-    if isinstance(config, DefaultRendererConfig):
-        if not getattr(tokenizer, "chat_template", None):
-            raise ConfigError(
-                "the model has no chat template and is not of a known family; set model.renderer "
-                'to its family, to "chatml", or use an instruct model'
+        Raises: ApiError: 400: the model's syntax is not known, or a schema cannot be held to.
+        """
+        with self._lock:
+            renderer = self._renderer(template or {})
+            is_open = self._ends_in_reasoning(renderer, prompt)
+        if not isinstance(renderer, (*_OUR_GRAMMAR, Qwen35Renderer)):
+            raise ApiError(
+                400,
+                "Replies of a given form (response_format, forced or single calls, strict tools) "
+                f"are not supported with the chat format {self.renderer!r}; supported are chatml, "
+                "qwen3, qwen3.5 and models that are known by their template.",
             )
-        return config
-    # Keep sampled reasoning in the conversation: the model is trained on what it saw.
-    try:
-        return config.model_copy(update={"thinking_retention": "all"})
-    except ValueError:
-        return config
-
-
-def _known_family(tokenizer: Any) -> BaseRendererConfig:
-    from renderers.base import MODEL_RENDERER_MAP
-
-    family = MODEL_RENDERER_MAP.get(tokenizer.name_or_path, "default")
-    config = config_from_name(family)
-    assert config is not None
-    return config
-
-
-def _speaks_chatml(tokenizer: Any) -> bool:
-    """Return whether the model's template renders the probes as plain ChatML."""
-    try:
-        renderer = ChatMLRenderer(
-            tokenizer,
-            ChatMLRendererConfig(default_system_prompt=_default_system_prompt(tokenizer)),
+        may_reason = isinstance(renderer, _QWEN3) or (
+            isinstance(renderer, DefaultRenderer) and THINK_OPEN in self.tokenizer.chat_template
         )
-    except ConfigError:
-        return False
-    if not getattr(tokenizer, "chat_template", None):
-        return True
-    return all(
-        renderer.render_ids(list(probe), add_generation_prompt=True)
-        == list(tokenizer.apply_chat_template(probe, add_generation_prompt=True, return_dict=False))
-        for probe in _PROBES
-    )
+        syntax = ReplySyntax(
+            calls="parameters" if isinstance(renderer, Qwen35Renderer) else "json",
+            reasoning="open" if is_open else "optional" if may_reason else "none",
+            token_id=self._tag_id,
+        )
+        return reply_grammar(rules, syntax)
 
+    def _ends_in_reasoning(self, renderer: Renderer, prompt: Prompt) -> bool:
+        """Return whether a prompt has opened the reasoning of the reply."""
+        reasons = isinstance(renderer, (DefaultRenderer, *_QWEN3, Qwen35Renderer))
+        return reasons and prompt_ends_in_reasoning(
+            self.tokenizer, list(prompt.token_ids), stop_ids=set(self.stop_token_ids)
+        )
 
-def _default_system_prompt(tokenizer: Any) -> str | None:
-    """Return the system message that the template adds to conversations without one, or None."""
-    if not getattr(tokenizer, "chat_template", None):
-        return None
-    text = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
-    opening, _, rest = text.partition("<|im_start|>system\n")
-    return rest.partition("<|im_end|>")[0] if not opening and rest else None
+    def _tag_id(self, tag: str) -> int | None:
+        """Return the id of the token that is a tag, or None."""
+        token_id = self.tokenizer.convert_tokens_to_ids(tag)
+        is_token = isinstance(token_id, int) and token_id != self.tokenizer.unk_token_id
+        return token_id if is_token else None
 
 
 def _closest(token_ids: Sequence[int], parents: Sequence[Recorded]) -> tuple[Recorded, int]:

@@ -30,6 +30,9 @@ class SamplingParams:
     """Tokens that end the completion; the stop token itself is part of it."""
     top_logprobs: int = 0
     """How many alternatives to report per token, 0 to 20."""
+    grammar: str | None = None
+    """What the completion must be before one of ``stop_token_ids``, in llguidance's form of Lark;
+    None lets it be anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,9 @@ class EngineOutput:
     """Version of the weights that sampled each token."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     """The likeliest (id, logprob) pairs per token, best first; empty when none were requested."""
+    removed_probs: tuple[float, ...] = ()
+    """Probability under the logprobs' distribution of all that the grammar ruled out where each id
+    was sampled; empty without a grammar."""
     finish_reason: FinishReason | None = None
     """Why the completion ended; set on the last output only."""
     stop_text: str | None = None

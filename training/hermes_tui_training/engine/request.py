@@ -11,6 +11,7 @@ from hermes_tui_common.errors import TrainingError
 from hermes_tui_training.chat_template.detokenizer import Detokenizer, TokenTexts
 from hermes_tui_training.engine.base import EngineOutput, FinishReason, SamplingParams
 from hermes_tui_training.engine.decoder import Cache
+from hermes_tui_training.engine.grammar import Matcher
 from hermes_tui_training.engine.prefix import TokenIds
 from hermes_tui_training.engine.sampling import Sampled, random_source
 
@@ -45,9 +46,12 @@ class Request:
         *,
         max_length: int,
         stop_texts: StopTexts | None,
+        matcher: Matcher | None = None,
     ) -> None:
         self.prompt: TokenIds = np.asarray(prompt_token_ids, dtype=np.int64)
         self.sampling = sampling
+        self.matcher = matcher
+        """What its grammar allows next; None without one."""
         self.outputs: asyncio.Queue[Delivery] = asyncio.Queue()
         self.sampled: list[int] = []
         self.random_source = random_source(sampling.seed)
@@ -84,6 +88,8 @@ class Request:
     def accept(self, sampled: Sampled, policy_version: int) -> EngineOutput:
         """Add a sampled token and return the output for the caller."""
         self.sampled.append(sampled.token_id)
+        if self.matcher is not None:
+            self.matcher.accept(sampled.token_id)
         stop_text = self._stop_texts.feed(sampled.token_id) if self._stop_texts else None
         finish: FinishReason | None = None
         if stop_text is not None or sampled.token_id in self._stop_ids:
@@ -96,6 +102,7 @@ class Request:
             logprobs=(sampled.logprob,),
             policy_versions=(policy_version,),
             top_logprobs=() if top is None else (top,),
+            removed_probs=() if self.matcher is None else (sampled.removed_prob,),
             finish_reason=finish,
             stop_text=stop_text,
         )

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from hermes_tui_training.engine.base import SamplingParams
+from hermes_tui_training.engine.grammar import TokenMasks
 
 _CANDIDATES = 256
 """For top_p, sort this many of the likeliest tokens, and all only if they do not reach it."""
@@ -33,6 +34,8 @@ class Sampled:
     """Natural log-probability under softmax(logits / temperature), before truncation."""
     top_logprobs: tuple[tuple[int, float], ...] | None
     """The likeliest (id, logprob) pairs, best first; None when none were requested."""
+    removed_prob: float
+    """Probability of what a grammar ruled out, under the same distribution; 0.0 without one."""
 
 
 def random_source(seed: int | None) -> np.random.Generator:
@@ -42,7 +45,10 @@ def random_source(seed: int | None) -> np.random.Generator:
 
 @torch.inference_mode()
 def sample(
-    logits_SV: Tensor, params: Sequence[SamplingParams], sources: Sequence[np.random.Generator]
+    logits_SV: Tensor,
+    params: Sequence[SamplingParams],
+    sources: Sequence[np.random.Generator],
+    masks: TokenMasks | None = None,
 ) -> list[Sampled | None]:
     """Sample one token per sequence.
 
@@ -51,21 +57,43 @@ def sample(
         params: one per sequence.
         sources: one per sequence. V numbers are drawn from each, unless it is greedy: the same seed
             and logits give the same tokens in any batch.
+        masks: of the sequences that have a grammar. A mask is applied before top_k and top_p; the
+            logprobs are those without it.
     Returns: one per sequence; None if its logits are not finite.
     """
     temperatures = [p.temperature or 1.0 for p in params]
     scaled = logits_SV / torch.tensor(temperatures, device=logits_SV.device)[:, None]
     normalizer = scaled.logsumexp(-1, keepdim=True)
     logprobs_SV = scaled - normalizer
-    tokens = _choose(logprobs_SV, params, sources)
+    choices_SV, removed = logprobs_SV, [0.0] * len(params)
+    if masks is not None:
+        choices_SV = _masked(logprobs_SV, masks, removed)
+    tokens = _choose(choices_SV, params, sources)
     chosen = logprobs_SV.gather(1, tokens[:, None])[:, 0].tolist()
     finite = normalizer[:, 0].isfinite().tolist()
     return [
-        Sampled(token, logprob, _top(logprobs_SV[row], p.top_logprobs)) if ok else None
+        Sampled(token, logprob, _top(logprobs_SV[row], p.top_logprobs), removed[row])
+        if ok
+        else None
         for row, (token, logprob, ok, p) in enumerate(
             zip(tokens.tolist(), chosen, finite, params, strict=True)
         )
     ]
+
+
+def _masked(logprobs_SV: Tensor, masks: TokenMasks, removed: list[float]) -> Tensor:
+    """Return the logprobs with what grammars rule out at -inf; note the ``removed`` probability."""
+    allowed_RV = masks.allowed_RV.to(logprobs_SV.device)
+    rows_RV = logprobs_SV[masks.rows]
+    sums = rows_RV.exp().masked_fill_(allowed_RV, 0.0).sum(-1).tolist()
+    for row, prob in zip(masks.rows, sums, strict=True):
+        removed[row] = prob
+    rows_RV.masked_fill_(~allowed_RV, -torch.inf)
+    # What is left may be so unlikely that its probabilities are 0 in float32: the best becomes 1.
+    rows_RV -= rows_RV.amax(-1, keepdim=True)
+    masked_SV = logprobs_SV.clone()
+    masked_SV[masks.rows] = rows_RV
+    return masked_SV
 
 
 def _choose(

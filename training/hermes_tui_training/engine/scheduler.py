@@ -13,9 +13,10 @@ import torch
 
 from hermes_tui_common.errors import TrainingError
 from hermes_tui_training.engine.decoder import Chunk, Decoder
+from hermes_tui_training.engine.grammar import MaskWriter, TokenMasks
 from hermes_tui_training.engine.prefix import PrefixCache, shared_prefix
 from hermes_tui_training.engine.request import Delivery, Request
-from hermes_tui_training.engine.sampling import sample
+from hermes_tui_training.engine.sampling import Sampled, sample
 
 _CHUNK_TOKENS = 256
 """Prompt tokens per step when no completion runs: more are no faster on a CPU."""
@@ -37,6 +38,7 @@ class Scheduler:
         self._decoder = decoder
         self._max_num_seqs = max_num_seqs
         self._prefixes = PrefixCache(prefix_cache_tokens)
+        self._masks = MaskWriter(decoder.vocab_size, max_num_seqs)
         self._waiting: deque[Request] = deque()
         self._prefilling: list[Request] = []
         self._running: list[Request] = []
@@ -88,13 +90,20 @@ class Scheduler:
             self._prefilling.append(self._waiting.popleft())
         batch = [(request, 1) for request in self._running]
         batch += self._chunks(_SHARED_CHUNK_TOKENS if self._running else _CHUNK_TOKENS)
+        rows = [row for row, (request, size) in enumerate(batch) if request.num_to_compute == size]
+        chosen = [batch[row][0] for row in rows]
+        writing = self._masks.begin([request.matcher for request in chosen])
         chunks = [
-            Chunk(token_ids=request.next_tokens(limit), cache=request.cache)
-            for request, limit in batch
+            Chunk(token_ids=request.next_tokens(size), cache=request.cache)
+            for request, size in batch
             if request.cache is not None
         ]
         logits = self._decoder.forward(chunks)
-        return self._sample([request for request, _ in batch], logits, deliver)
+        if not chosen:
+            return 0
+        picked = logits if len(rows) == len(batch) else logits[rows]
+        self._sample(chosen, picked, writing.result() if writing else None, deliver)
+        return len(chosen)
 
     def _chunks(self, budget: int) -> list[tuple[Request, int]]:
         """Return the prompts to continue and the number of tokens of each.
@@ -135,19 +144,22 @@ class Scheduler:
         self.num_cached_tokens = self._prefixes.num_tokens
         return True
 
-    def _sample(self, batch: list[Request], logits: torch.Tensor, deliver: Deliver) -> int:
-        rows = [row for row, request in enumerate(batch) if request.num_to_compute == 0]
-        if not rows:
-            return 0
-        chosen = [batch[row] for row in rows]
-        picked = logits if len(rows) == len(batch) else logits[rows]
-        sampled = sample(picked, [r.sampling for r in chosen], [r.random_source for r in chosen])
+    def _sample(
+        self,
+        chosen: list[Request],
+        logits: torch.Tensor,
+        masks: TokenMasks | None,
+        deliver: Deliver,
+    ) -> None:
+        """Sample a token of each request, from its row of the logits."""
+        params = [request.sampling for request in chosen]
+        sampled = sample(logits, params, [r.random_source for r in chosen], masks)
         for request, token in zip(chosen, sampled, strict=True):
-            if token is None:
+            if (failure := self._failure(request, token)) is not None:
                 self._forget(request)
-                text = f"the model's logits are not finite at version {self.policy_version}"
-                deliver(request, TrainingError(text))
+                deliver(request, TrainingError(failure))
                 continue
+            assert token is not None
             output = request.accept(token, self.policy_version)
             deliver(request, output)
             if output.finish_reason is not None:
@@ -155,7 +167,13 @@ class Scheduler:
             elif request in self._prefilling:
                 self._prefilling.remove(request)
                 self._running.append(request)
-        return len(rows)
+
+    def _failure(self, request: Request, token: Sampled | None) -> str | None:
+        """Return why a request's token cannot be taken; None when it can."""
+        if token is None:
+            return f"the model's logits are not finite at version {self.policy_version}"
+        error = request.matcher and request.matcher.error
+        return f"the grammar of the reply could not go on: {error}" if error else None
 
     def _release(self, request: Request) -> None:
         """Free a slot and put its cache into the prefix cache."""

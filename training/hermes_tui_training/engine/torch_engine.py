@@ -27,6 +27,7 @@ from hermes_tui_training.api.config import ModelConfig, TrainingConfig
 from hermes_tui_training.chat_template.detokenizer import TokenTexts
 from hermes_tui_training.engine.base import EngineOutput, EngineStats, SamplingParams
 from hermes_tui_training.engine.decoder import Chunk, Decoder
+from hermes_tui_training.engine.grammar import Grammars, Matcher
 from hermes_tui_training.engine.llama import LlamaDecoder, LlamaShape
 from hermes_tui_training.engine.request import Delivery, Request, StopTexts
 from hermes_tui_training.engine.scheduler import Scheduler
@@ -55,6 +56,7 @@ class TorchEngine:
         self._decoder: Decoder | None = None
         self._scheduler: Scheduler | None = None
         self._token_texts: TokenTexts | None = None
+        self._grammars: Grammars | None = None
         self._max_model_len = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -109,7 +111,8 @@ class TorchEngine:
 
         Raises: TrainingError: the prompt does not fit, or sampling failed.
         """
-        request = self._request(prompt_token_ids, sampling)
+        matcher = await self._matcher(sampling)
+        request = self._request(prompt_token_ids, sampling, matcher)
         self._submit(request)
         try:
             while True:
@@ -184,7 +187,16 @@ class TorchEngine:
 
     # ---- on the caller's side --------------------------------------------------------------------
 
-    def _request(self, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Request:
+    async def _matcher(self, sampling: SamplingParams) -> Matcher | None:
+        self._started()
+        if sampling.grammar is None or self._grammars is None:
+            return None
+        make = self._grammars.matcher
+        return await asyncio.to_thread(make, sampling.grammar, sampling.stop_token_ids)
+
+    def _request(
+        self, prompt_token_ids: Sequence[int], sampling: SamplingParams, matcher: Matcher | None
+    ) -> Request:
         decoder, _ = self._started()
         if not 0 < len(prompt_token_ids) < self._max_model_len:
             raise TrainingError(
@@ -198,7 +210,11 @@ class TorchEngine:
         texts = [text for text in sampling.stop if text]
         watcher = StopTexts(self._token_texts, texts) if self._token_texts and texts else None
         return Request(
-            prompt_token_ids, sampling, max_length=self._max_model_len, stop_texts=watcher
+            prompt_token_ids,
+            sampling,
+            max_length=self._max_model_len,
+            stop_texts=watcher,
+            matcher=matcher,
         )
 
     def _submit(self, request: Request) -> None:
@@ -253,6 +269,7 @@ class TorchEngine:
         else:
             state = read_checkpoint(self._model_dir, self._model_dir)
             decoder = LlamaDecoder(shape, state, device=self._device, dtype=dtype)
+        self._grammars = Grammars(tokenizer_file, decoder.vocab_size)
         # The first pass sets up libraries and buffers: the first request should not wait for that.
         decoder.forward([Chunk(token_ids=[0], cache=decoder.new_cache())])
         return decoder

@@ -59,5 +59,6 @@ def _schema(pa: Any) -> Any:
         ("feedback", pa.string()),
         ("trainable", pa.bool_()),
         ("untrainable_reasons", pa.list_(pa.string())),
+        ("constrained", pa.list_(pa.int32())),
     ]
     return pa.schema(fields + [(name, pa.string()) for name in _JSON_COLUMNS])

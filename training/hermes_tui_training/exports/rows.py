@@ -38,7 +38,8 @@ class Row:
     token_ids: list[int]
     """[T]"""
     loss_mask: list[int]
-    """[T] 1 on the sampled tokens of trainable completions, 0 elsewhere."""
+    """[T] 1 on the sampled tokens of trainable completions, 0 elsewhere and where the request's
+    grammar constrained them."""
     logprobs: list[float]
     """[T] natural log, as sampled; 0.0 on tokens that were not sampled."""
     versions: list[int]
@@ -126,6 +127,7 @@ def row_json(row: Row) -> dict[str, Any]:
         "feedback": episode.feedback,
         "trainable": all(completion.trainable for completion in row.completions),
         "untrainable_reasons": [c.untrainable_reason for c in row.completions],
+        "constrained": [c.loss_mask.count(False) for c in row.completions],
         "sampling": [completion.sampling for completion in row.completions],
         "messages": row.messages,
         "tools": last.tools,

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from hermes_tui_common.errors import ApiError, TrainingError
 from hermes_tui_training.api.protocol import EventKind
 from hermes_tui_training.api.types import (
+    NAMED_REASONS,
     CompletionKind,
     CompletionOutcome,
     PrefixRef,
     Session,
     UntrainableReason,
+    trained_where,
 )
 from hermes_tui_training.api.wire import SampledTokens
 from hermes_tui_training.chat_template.prefix_match import (
@@ -44,6 +46,9 @@ MAX_WAITING = 256
 _BUSY_RETRY_S = 1.0
 _REFRESHED_RETRY_S = 1.0
 """The new session is there already; the header has whole seconds."""
+
+_BY_OUTCOME: tuple[UntrainableReason | None, ...] = (None, *NAMED_REASONS)
+"""Outcomes after which a completion is or may be trained, if the grammar left it a choice."""
 
 _TOKEN_EVENTS_S = 0.1
 """Least time between two ``completion.tokens`` events of a completion."""
@@ -115,6 +120,7 @@ class CompletionRun:
         self._session = session
         self._policy_versions: list[int] = []
         self._top_logprobs: list[tuple[tuple[int, float], ...]] = []
+        self._removed_probs: list[float] = []
         self._kind: CompletionKind = "turn"
         self._reply: ReplyStream
         self._sampling: SamplingParams
@@ -166,6 +172,7 @@ class CompletionRun:
             stop=plan.stop,
             stop_token_ids=chat.stop_token_ids,
             top_logprobs=max(plan.top_logprobs, self._recorded_top),
+            grammar=self._grammar(),
         )
         self._reply = chat.reply_stream(
             self.prompt,
@@ -187,6 +194,12 @@ class CompletionRun:
             retry_of=retried(plan.messages, parents),
             prefix_ref=self._prefix_ref(),
         )
+
+    def _grammar(self) -> str | None:
+        plan = self.plan
+        if plan.rules is None:
+            return None
+        return self._services.chat.grammar(plan.rules, self.prompt, template=plan.template)
 
     def _prefix_ref(self) -> PrefixRef | None:
         """Return the recorded completion that this one begins with, if any."""
@@ -273,6 +286,7 @@ class CompletionRun:
         self.logprobs += output.logprobs
         self._policy_versions += output.policy_versions
         self._top_logprobs += output.top_logprobs
+        self._removed_probs += output.removed_probs
         delta, texts = self._reply.push(output.token_ids)
         self._unpublished.add(output, texts)
         asked = self.plan.top_logprobs
@@ -341,6 +355,9 @@ class CompletionRun:
         error: str | None,
     ) -> None:
         self._unpublished.flush(self._reply.rest)
+        trained = trained_where(self._removed_probs, len(self.token_ids))
+        if self.token_ids and not any(trained) and untrainable_reason in _BY_OUTCOME:
+            untrainable_reason = "constrained"
         latency = {"total_s": time.monotonic() - self._started}
         if self._first_token_s is not None:
             latency["ttft_s"] = self._first_token_s
@@ -351,6 +368,7 @@ class CompletionRun:
                 logprobs=self.logprobs,
                 policy_versions=self._policy_versions,
                 top_logprobs=tuple(self._top_logprobs),
+                removed_probs=self._removed_probs,
                 finish_reason=finish_reason,
                 message=message,
                 latency=latency,
@@ -444,6 +462,8 @@ def _check(output: EngineOutput) -> None:
     lengths = {len(output.token_ids), len(output.logprobs), len(output.policy_versions)}
     if output.top_logprobs:
         lengths.add(len(output.top_logprobs))
+    if output.removed_probs:
+        lengths.add(len(output.removed_probs))
     if len(lengths) != 1:
         raise TrainingError(
             f"the engine returned {len(output.token_ids)} tokens, {len(output.logprobs)} logprobs "

@@ -10,6 +10,12 @@ from pydantic import BaseModel
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_training.api.protocol import ChatRequest
+from hermes_tui_training.chat_template.grammar import ReplyRules
+from hermes_tui_training.inference_gateway.reply_rules import (
+    FieldNames,
+    reply_rules,
+    tool_choice,
+)
 
 _ROLES = ("user", "assistant", "tool", "system", "developer")
 _MAX_STOPS = 16
@@ -21,6 +27,8 @@ teaches nothing."""
 SMALLEST_TEMPERATURE = 1e-6
 """Other temperatures than 0 below this are refused: logits that are divided by them overflow."""
 
+CHAT_FIELDS = FieldNames()
+
 Neutral = Mapping[str, tuple[Any, ...]]
 """Fields that are not supported, and the values of each that ask for nothing."""
 
@@ -30,7 +38,6 @@ _NEUTRAL: Neutral = {
     "repetition_penalty": (1,),
     "min_p": (0,),
     "logit_bias": ({},),
-    "parallel_tool_calls": (True,),
     "service_tier": ("auto", "default"),
 }
 """Fields of which only these values are supported."""
@@ -48,6 +55,8 @@ class SamplingPlan:
     """Tools in the prompt."""
     may_call: bool
     """Whether the model's calls are answered as calls."""
+    rules: ReplyRules | None
+    """What the reply is held to while it is sampled; None lets it be anything."""
     template: dict[str, Any]
     """``chat_template_kwargs``."""
     max_tokens: int | None
@@ -85,6 +94,8 @@ class SamplingPlan:
             "seed": self.seed,
             "max_tokens": max_tokens,
         }
+        if self.rules is not None:
+            record["constrained"] = True
         if self.stop:
             record["stop"] = list(self.stop)
         if self.template:
@@ -92,8 +103,11 @@ class SamplingPlan:
         return record
 
 
-def chat_plan(request: ChatRequest) -> SamplingPlan:
+def chat_plan(request: ChatRequest, fields: FieldNames = CHAT_FIELDS) -> SamplingPlan:
     """Return what a request asks for.
+
+    Args:
+        fields: how the API of the request names what chat's fields were made from.
 
     Raises: ApiError: 400 that names the field which cannot be honoured.
     """
@@ -103,6 +117,7 @@ def chat_plan(request: ChatRequest) -> SamplingPlan:
     for index, message in enumerate(request.messages):
         if not _is_plain_text(message):
             _check_message(message, f"messages[{index}]")
+    choice = tool_choice(request.tool_choice, tools)
     options = request.stream_options
     if options is not None and not request.stream:
         raise bad("stream_options", "only goes with stream = true")
@@ -110,7 +125,14 @@ def chat_plan(request: ChatRequest) -> SamplingPlan:
         model=request.model,
         messages=request.messages,
         tools=tools,
-        may_call=_may_call(request.tool_choice, tools),
+        may_call=bool(choice.names),
+        rules=reply_rules(
+            tools=tools,
+            choice=choice,
+            parallel=request.parallel_tool_calls,
+            response_format=request.response_format,
+            fields=fields,
+        ),
         template=request.chat_template_kwargs or {},
         max_tokens=_max_tokens(request),
         temperature=_temperature(request.temperature),
@@ -159,8 +181,6 @@ def _require_honourable(request: ChatRequest) -> None:
     require_neutral(request, _NEUTRAL)
     if request.store:
         raise bad("store", "= true is not supported; completions are kept in their session")
-    if (request.response_format or {"type": "text"}) != {"type": "text"}:
-        raise bad("response_format", "other than text is not supported")
 
 
 def _temperature(temperature: float | None) -> float:
@@ -196,14 +216,6 @@ def _stops(stop: Any) -> tuple[str, ...]:
     if len(stops) > _MAX_STOPS:
         raise bad("stop", f"may hold up to {_MAX_STOPS} texts")
     return tuple(stops)
-
-
-def _may_call(choice: Any, tools: list[dict[str, Any]]) -> bool:
-    if choice not in (None, "auto", "none"):
-        raise bad("tool_choice", "must be 'auto' or 'none'")
-    if choice == "auto" and not tools:
-        raise bad("tool_choice", "= 'auto' needs tools")
-    return bool(tools) and choice != "none"
 
 
 def _check_tools(tools: list[dict[str, Any]]) -> None:

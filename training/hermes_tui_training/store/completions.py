@@ -237,6 +237,7 @@ def _finish(write: Writer, outcome: CompletionOutcome) -> str:
         "top_width": width,
         "top_ids": ints_to_blob(top_ids),
         "top_logprobs": floats_to_blob(top_values),
+        "removed_probs": floats_to_blob(outcome.removed_probs),
         "finish_reason": outcome.finish_reason,
         "message": None if outcome.message is None else to_json(outcome.message),
         "latency": to_json(outcome.latency),

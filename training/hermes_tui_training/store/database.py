@@ -147,6 +147,9 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE sessions ADD COLUMN end_reason TEXT;
     """,
+    """
+    ALTER TABLE completions ADD COLUMN removed_probs BLOB;
+    """,
 )
 """Entry n takes a file from ``PRAGMA user_version`` n to n + 1; entries never change."""
 

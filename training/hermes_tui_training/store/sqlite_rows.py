@@ -86,6 +86,7 @@ def _completion_from(row: sqlite3.Row, prompt: bytes, messages: list[dict[str, A
             ints_from_blob(row["top_ids"]),
             floats_from_blob(row["top_logprobs"]),
         ),
+        removed_probs=floats_from_blob(row["removed_probs"]),
         finish_reason=row["finish_reason"],
         sampling=json.loads(row["sampling"]),
         request_messages=messages,

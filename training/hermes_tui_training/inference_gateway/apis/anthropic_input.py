@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 
 from hermes_tui_common.openai import content_text
 from hermes_tui_training.api.protocol import Body, ChatRequest
+from hermes_tui_training.inference_gateway.reply_rules import FieldNames
 from hermes_tui_training.inference_gateway.sampling_plan import (
     Neutral,
     SamplingPlan,
@@ -24,10 +25,21 @@ _NEUTRAL: Neutral = {
     "container": (),
     "context_management": (),
     "mcp_servers": ([],),
-    "output_config": ({},),
     "service_tier": ("auto", "standard_only"),
     "thinking": ({"type": "disabled"},),
 }
+
+
+_FIELDS = FieldNames(schema="output_config.format.schema", parameters="tools[{index}].input_schema")
+
+
+class OutputConfig(Body):
+    """Anthropic's ``output_config``."""
+
+    effort: None = None
+    """Not supported."""
+    format: dict[str, Any] | None = None
+    """The JSON schema of the text: ``{"type": "json_schema", "schema": {…}}``."""
 
 
 class MessagesRequest(Body):
@@ -41,6 +53,7 @@ class MessagesRequest(Body):
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
+    output_config: OutputConfig | None = None
     stop_sequences: list[str] | None = None
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -52,7 +65,6 @@ class MessagesRequest(Body):
     container: Any = None
     context_management: dict[str, Any] | None = None
     mcp_servers: list[Any] | None = None
-    output_config: dict[str, Any] | None = None
     service_tier: str | None = None
     thinking: dict[str, Any] | None = None
     # Without effect on what is answered.
@@ -82,6 +94,8 @@ def messages_plan(body: MessagesRequest) -> SamplingPlan:
         messages=messages,
         tools=[_tool(tool, f"tools[{index}]") for index, tool in enumerate(body.tools or ())],
         tool_choice=_choice(body.tool_choice),
+        parallel_tool_calls=_parallel(body.tool_choice),
+        response_format=_format(body.output_config),
         max_tokens=body.max_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
@@ -91,18 +105,39 @@ def messages_plan(body: MessagesRequest) -> SamplingPlan:
         return_token_ids=body.return_token_ids,
         chat_template_kwargs=body.chat_template_kwargs,
     )
-    return replace(chat_plan(chat), id_prefix="msg_", prompt_field="messages")
+    return replace(chat_plan(chat, _FIELDS), id_prefix="msg_", prompt_field="messages")
 
 
-def _choice(choice: Mapping[str, Any] | None) -> str | None:
-    """Return chat's tool_choice; auto is what it does by itself."""
-    if choice is None:
-        return None
-    if choice.get("type") not in ("auto", "none"):
-        raise bad("tool_choice.type", "must be 'auto' or 'none'")
-    if choice.get("disable_parallel_tool_use"):
-        raise bad("tool_choice.disable_parallel_tool_use", "= true is not supported")
-    return "none" if choice["type"] == "none" else None
+def _choice(choice: Mapping[str, Any] | None) -> Any:
+    """Return chat's ``tool_choice``; auto is what it does by itself."""
+    match choice:
+        case None | {"type": "auto"}:
+            return None
+        case {"type": "none"}:
+            return "none"
+        case {"type": "any"}:
+            return "required"
+        case {"type": "tool", "name": name}:
+            return {"type": "function", "function": {"name": name}}
+    raise bad("tool_choice.type", "must be 'auto', 'none', 'any', or 'tool' with a name")
+
+
+def _parallel(choice: Mapping[str, Any] | None) -> bool | None:
+    """Return chat's ``parallel_tool_calls``."""
+    disabled = (choice or {}).get("disable_parallel_tool_use")
+    if not isinstance(disabled, bool | None):
+        raise bad("tool_choice.disable_parallel_tool_use", "must be true or false")
+    return False if disabled else None
+
+
+def _format(config: OutputConfig | None) -> dict[str, Any] | None:
+    """Return chat's ``response_format``."""
+    match config and config.format:
+        case None:
+            return None
+        case {"type": "json_schema", "schema": dict(schema)}:
+            return {"type": "json_schema", "json_schema": {"schema": schema}}
+    raise bad("output_config.format", "must be {'type': 'json_schema', 'schema': {…}}")
 
 
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -114,7 +149,7 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
         if key not in known:
             raise bad(f"{where}.{key}", "is not supported; leave it out")
     function = {"name": tool.get("name"), "description": tool.get("description")}
-    function["parameters"] = tool.get("input_schema")
+    function |= {"parameters": tool.get("input_schema"), "strict": tool.get("strict")}
     return {
         "type": "function",
         "function": {key: value for key, value in function.items() if value is not None},

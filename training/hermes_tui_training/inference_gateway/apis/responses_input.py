@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 
 from hermes_tui_common.openai import content_text
 from hermes_tui_training.api.protocol import Body, ChatRequest
+from hermes_tui_training.inference_gateway.reply_rules import FieldNames
 from hermes_tui_training.inference_gateway.sampling_plan import (
     Neutral,
     SamplingPlan,
@@ -23,15 +24,15 @@ _NEUTRAL: Neutral = {
     "background": (False,),
     "conversation": (),
     "max_tool_calls": (),
-    "parallel_tool_calls": (True,),
     "previous_response_id": (),
     "prompt": (),
     "reasoning": ({},),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "text": ({}, {"format": {"type": "text"}}),
     "truncation": ("disabled",),
 }
+
+_FIELDS = FieldNames(schema="text.format.schema", parameters="tools[{index}].parameters")
 
 LOGPROBS = "message.output_text.logprobs"
 """What ``include`` may name."""
@@ -47,6 +48,13 @@ class ResponsesStreamOptions(Body):
     """Without effect: nothing is obfuscated."""
 
 
+class ResponsesText(Body):
+    """OpenAI's ``text`` of responses."""
+
+    format: dict[str, Any] | None = None
+    """What the text must be: ``text``, ``json_object``, or ``json_schema`` with its schema."""
+
+
 class ResponsesRequest(Body):
     """Body of ``POST /v1/responses``; null means the default, as it does at OpenAI."""
 
@@ -57,6 +65,8 @@ class ResponsesRequest(Body):
     instructions: str | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    text: ResponsesText | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -72,13 +82,11 @@ class ResponsesRequest(Body):
     background: bool | None = None
     conversation: Any = None
     max_tool_calls: int | None = None
-    parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
     prompt: Any = None
     reasoning: dict[str, Any] | None = None
     service_tier: str | None = None
     store: bool | None = None
-    text: dict[str, Any] | None = None
     truncation: str | None = None
     # Without effect on what is answered.
     metadata: dict[str, Any] | None = None
@@ -103,7 +111,9 @@ def responses_plan(body: ResponsesRequest) -> SamplingPlan:
         model=body.model,
         messages=_messages(body),
         tools=tools,
-        tool_choice=None if body.tool_choice == "auto" else body.tool_choice,
+        tool_choice=_choice(body.tool_choice),
+        parallel_tool_calls=body.parallel_tool_calls,
+        response_format=_format(body.text),
         max_tokens=body.max_output_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
@@ -115,7 +125,34 @@ def responses_plan(body: ResponsesRequest) -> SamplingPlan:
         return_token_ids=body.return_token_ids,
         chat_template_kwargs=body.chat_template_kwargs,
     )
-    return replace(chat_plan(chat), id_prefix="resp_", prompt_field="input")
+    return replace(chat_plan(chat, _FIELDS), id_prefix="resp_", prompt_field="input")
+
+
+def _choice(choice: Any) -> Any:
+    """Return chat's ``tool_choice``, which has a function's name one level deeper."""
+    match choice:
+        case "auto":
+            return None
+        case {"type": "function", "name": name}:
+            return {"type": "function", "function": {"name": name}}
+        case {"type": "allowed_tools", "mode": mode, "tools": list(tools)}:
+            allowed = {"mode": mode, "tools": [_choice(tool) for tool in tools]}
+            return {"type": "allowed_tools", "allowed_tools": allowed}
+    return choice
+
+
+def _format(text: ResponsesText | None) -> dict[str, Any] | None:
+    """Return chat's ``response_format``, which has the schema under a key of its own."""
+    if text is None or text.format is None:
+        return None
+    match text.format:
+        case {"type": "json_schema", "schema": dict(schema)}:
+            return {"type": "json_schema", "json_schema": {"schema": schema}}
+        case {"type": "json_schema"}:
+            raise bad("text.format.schema", "must be a JSON schema")
+        case {"type": "text" | "json_object" as kind}:
+            return {"type": kind}
+    raise bad("text.format.type", "must be 'text', 'json_object' or 'json_schema'")
 
 
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
