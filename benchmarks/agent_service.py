@@ -69,7 +69,7 @@ def plain(upstream: str, rounds: int, home: Path) -> None:
     """Run the plain script: an ``AIAgent`` that is set up as the worker does, and nothing else."""
     from hermes_tui_common.serving import ServeConfig
     from hermes_tui_services.api.agent import AgentRequest
-    from hermes_tui_services.api.config import AgentConfig, UpstreamConfig, WorkerRole
+    from hermes_tui_services.api.config import AgentConfig, WorkerRole
     from hermes_tui_services.api.protocol import Upstream
     from hermes_tui_services.worker.approvals import Questions
     from hermes_tui_services.worker.hermes import agent as hermes
@@ -79,12 +79,11 @@ def plain(upstream: str, rounds: int, home: Path) -> None:
         serve=ServeConfig(name="plain"),
         admin_key="unused",
         agent=AgentConfig.model_validate(AGENT),
-        upstream=UpstreamConfig(),
         home=home / "hermes",
         workdir=home / "work",
     )
     hermes_home.prepare(role)
-    loaded, questions = hermes.load(), Questions(60)
+    loaded, questions = hermes.load(role), Questions(60)
     model_server = Upstream(base_url=upstream, api_key="key", model="scripted")
     sessions: dict[str, tuple[hermes.HermesSession, list[dict[str, Any]]]] = {}
 

@@ -74,6 +74,7 @@ def doctor(invocation: Invocation) -> None:
         *_paths(invocation, run_dir),
         *_model(config),
         *_ports(config, run_dir),
+        _cage(config),
     ]
     for finding in findings:
         mark = "!!" if finding.fix else "ok"
@@ -178,6 +179,21 @@ def _model(config: Config) -> Iterator[Finding]:
         yield Finding("model", f"{config.model.path} in {answer.stdout.strip()}")
     else:
         yield Finding("model", f"{config.model.path} is not prepared", "hermes-tui setup")
+
+
+def _cage(config: Config) -> Finding:
+    """Say what keeps the agent's tools in; without tools the lack of it is no fault."""
+    from hermes_tui.supervisor.cage import Confinement
+    from hermes_tui_common.errors import ConfigError
+
+    agent = config.services.agent
+    try:
+        confinement = Confinement.of(agent)
+    except ConfigError as error:
+        return Finding("cage", str(error), "set services.agent.cage to another value")
+    if confinement.bubblewrap or agent.cage == "off" or not agent.enabled_toolsets:
+        return Finding("cage", str(confinement))
+    return Finding("cage", str(confinement), "install bubblewrap, or read docs/security.md")
 
 
 def _ports(config: Config, run_dir: RunDir) -> Iterator[Finding]:

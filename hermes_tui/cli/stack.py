@@ -126,12 +126,13 @@ def print_status(stack: StackStatus) -> None:
     from hermes_tui.core.units import size
 
     click.echo(f"hermes-tui {stack.version} · {stack.state} · pid {stack.pid} · {stack.run_dir}")
-    for label, url in (
+    for label, value in (
         ("agent gateway", stack.agent_gateway),
         ("inference gateway", stack.inference_gateway),
         ("control", stack.control),
+        ("cage", stack.cage),
     ):
-        click.echo(f"{label:<18} {url or '-'}")
+        click.echo(f"{label:<18} {value or '-'}")
     click.echo(f"\n{'PROCESS':<15}{'STATE':<10}{'PID':>8}{'PORT':>7}{'UP':>9}{'MEMORY':>9}  NOTE")
     for row in stack.processes:
         uptime = _duration(row.uptime_s) if row.uptime_s is not None else "-"

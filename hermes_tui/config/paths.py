@@ -93,6 +93,11 @@ class RunDir:
         return self.root / "work"
 
     @property
+    def hermes(self) -> Path:
+        """Folder of the agent's own files, one for each worker."""
+        return self.root / "hermes"
+
+    @property
     def supervisor(self) -> Path:
         """Run file of the supervisor: its control URL and pid."""
         return self.run / "supervisor.json"

@@ -78,6 +78,8 @@ class Controller:
 
     async def watch(self) -> None:
         """Keep the state true, and follow the turns of all views, until cancelled."""
+        if warning := self.state.info.warning:
+            self.notifier.say(warning, "warning")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._sync.watch())
             tasks.create_task(self._discovery.watch())

@@ -51,6 +51,18 @@ class StackInfo:
     """The model's short name."""
     workdir: str = ""
     """Directory under which each session's commands run; empty when the agent runs none."""
+    cage: str = ""
+    """What the agent's tools run in, as ``StackStatus.cage``; empty when it has none."""
+
+    @property
+    def warning(self) -> str:
+        """What a person should know before the agent uses its first tool; empty: nothing."""
+        if not self.cage.startswith("none"):
+            return ""
+        return (
+            "The agent has tools and no cage: what you allow can read and change whatever you can, "
+            f"your keys too. Every command asks first. ({self.cage}; docs/security.md)"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

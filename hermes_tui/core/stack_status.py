@@ -81,6 +81,9 @@ class StackStatus(_Row):
     """URL of the inference gateway; None until it is ready, or without training."""
     control: str
     """URL of the control API."""
+    cage: str = ""
+    """What the agent's workers run in: ``bubblewrap``, or ``none`` and why; empty when there are
+    none."""
     processes: tuple[ProcessStatus, ...] = ()
     """In the order they are started."""
 

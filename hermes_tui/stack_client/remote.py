@@ -33,7 +33,7 @@ from hermes_tui.core.models import (
     TrainerRow,
     ViewMemory,
 )
-from hermes_tui.core.stack_status import ProcessStatus, SystemSample
+from hermes_tui.core.stack_status import ProcessStatus, StackStatus, SystemSample
 from hermes_tui.stack_client.control import ControlClient
 from hermes_tui.stack_client.launch import ensure_supervisor, find_supervisor, stop_supervisor
 from hermes_tui.supervisor.specs import StackPlan
@@ -97,13 +97,14 @@ class RemoteBackend:
                 text = "" if event.reason == event.state else event.reason or ""
                 report(StartStage(process=event.name, state=event.state, text=text))
 
-        await self._attach(await ensure_supervisor(self._config, on_event))
+        status = await self._attach(await ensure_supervisor(self._config, on_event))
         has_tools = bool(self._config.services.agent.enabled_toolsets)
         return StackInfo(
             run_dir=str(self._run_dir.root),
             training=self._inference is not None,
             model=self._model_name(),
             workdir=str(self._run_dir.workdir(self._config)) if has_tools else "",
+            cage=status.cage if has_tools else "",
         )
 
     def _model_name(self) -> str:
@@ -113,8 +114,8 @@ class RemoteBackend:
             return upstream.model or urlsplit(upstream.base_url).hostname or ""
         return Path(self._config.model.path).name or self._config.model.path
 
-    async def _attach(self, control: ControlClient) -> None:
-        """Talk to the gateways that a supervisor names."""
+    async def _attach(self, control: ControlClient) -> StackStatus:
+        """Talk to the gateways that a supervisor names; return what it says of the stack."""
         await self.close()
         self._control = control
         status = await control.status()
@@ -125,6 +126,7 @@ class RemoteBackend:
         if status.inference_gateway:
             self._inference_url = status.inference_gateway
             self._inference = InferenceClient(status.inference_gateway, keys.inference_admin_key)
+        return status
 
     async def close(self) -> None:
         """Let go of the stack; it runs on."""

@@ -9,16 +9,19 @@ import os
 import secrets
 import signal
 import socket
+import struct
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import psutil
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from hermes_tui.supervisor.logs import RotatingLog
 from hermes_tui_common.heartbeat import Beat
+from hermes_tui_common.run_file import RoleRunFile
+from hermes_tui_common.supervisor_link import CONFIG_ON_INPUT, Report
 
 logger = logging.getLogger(__name__)
 
@@ -36,17 +39,32 @@ _ENV_DROPPED_PREFIXES = ("HERMES_TUI__", "HERMES_UPSTREAM_")
 """Settings, keys among them: a child reads its resolved configuration instead."""
 
 
+_CREDENTIALS = struct.Struct("3i")
+"""Linux' ``struct ucred``: pid, uid, gid."""
+
+_MESSAGE: TypeAdapter[Beat | Report] = TypeAdapter(Beat | Report)
+
 MARK = "HERMES_TUI_CHILD"
 """Environment variable that everything a child starts inherits: what outlives its parents, in a
 session of its own, is still known by it."""
 
 
-def child_environment(environ: Mapping[str, str], mark: str) -> dict[str, str]:
-    """Return the environment of a child: the user's, without our settings and keys."""
+def child_environment(
+    environ: Mapping[str, str], mark: str, only: Collection[str] | None = None
+) -> dict[str, str]:
+    """Return the environment of a child: the user's, without our settings and keys.
+
+    Args:
+        environ: what it is made from.
+        mark: what the child is known by.
+        only: names that it may inherit, with ``LC_*``; None: all others too.
+    """
     kept = {
         name: value
         for name, value in environ.items()
-        if name not in _ENV_DROPPED and not name.startswith(_ENV_DROPPED_PREFIXES)
+        if name not in _ENV_DROPPED
+        and not name.startswith(_ENV_DROPPED_PREFIXES)
+        and (only is None or name in only or name.startswith("LC_"))
     }
     # Spinning OpenMP threads of two torch processes starve each other on a small machine.
     kept.setdefault("OMP_WAIT_POLICY", "passive")
@@ -65,15 +83,26 @@ class Child:
         lifeline: socket.socket,
         output: int,
         log: RotatingLog,
+        *,
+        caged: bool = False,
     ) -> None:
         self.pid = process.pid
+        """Its process id; that of its cage, as long as it has not said its own."""
         self.tail: deque[str] = deque(maxlen=NUM_TAIL_LINES)
         """Its last lines of output."""
         self.beat = Beat()
         """Its last sign of life."""
         self.num_beats = 0
         """How many there have been."""
+        self.stage = ""
+        """What it last said that it is doing; empty where it writes that to a file."""
+        self.notice: str | None = None
+        """What it said that a person should know."""
+        self.ready: RoleRunFile | None = None
+        """Where it answers, with its pid as seen from here; None where it writes a run file."""
         self._process = process
+        self._group = process.pid
+        self._caged = caged
         self._mark = mark
         self._lifeline: socket.socket | None = lifeline
         self._unread = b""
@@ -88,36 +117,45 @@ class Child:
     async def spawn(
         cls,
         command: tuple[str, ...],
-        config_file: Path,
+        config: Path | str,
         *,
         log: RotatingLog,
         environ: Mapping[str, str],
+        only: Collection[str] | None = None,
+        cage: tuple[str, ...] = (),
     ) -> Child:
         """Start ``python -P COMMAND --config FILE`` in a session of its own.
 
         Args:
             command: what to run, such as ``("-m", MODULE)``.
-            config_file: its resolved configuration.
+            config: the file of its resolved configuration, or that configuration as one line.
             log: takes what it writes; closed with the child.
             environ: what the child's environment is made from.
+            only: names of it that the child may inherit; None: all that are not ours.
+            cage: the command that it is run under.
         """
         mark = secrets.token_hex(8)
         theirs, lifeline = socket.socketpair()
-        lifeline.setblocking(False)
+        if sys.platform == "linux":
+            lifeline.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         output, output_write = os.pipe()
+        file = config if isinstance(config, Path) else CONFIG_ON_INPUT
         try:
             process = await asyncio.create_subprocess_exec(
+                *cage,
                 sys.executable,
                 "-P",
                 *command,
                 "--config",
-                str(config_file),
+                str(file),
                 stdin=theirs.fileno(),
                 stdout=output_write,
                 stderr=output_write,
-                env=child_environment(environ, mark),
+                env=child_environment(environ, mark, only),
                 start_new_session=True,
             )
+            if isinstance(config, str):
+                lifeline.sendall(f"{config}\n".encode())
         except BaseException:
             log.close()
             lifeline.close()
@@ -126,7 +164,8 @@ class Child:
         finally:
             theirs.close()
             os.close(output_write)
-        return cls(process, mark, lifeline, output, log)
+        lifeline.setblocking(False)
+        return cls(process, mark, lifeline, output, log, caged=bool(cage))
 
     @property
     def returncode(self) -> int | None:
@@ -137,17 +176,23 @@ class Child:
         """Return the exit status once it has ended and its last output is in the log."""
         code = await self._process.wait()
         await asyncio.wait({self._pump}, timeout=_DRAIN_S)
-        return code
+        # A cage ends with what a shell would say of a signal.
+        return 128 - code if self._caged and code > 128 else code
 
     def terminate(self) -> None:
-        """Ask it and what it started to end: SIGTERM to the group, and the lifeline closes."""
-        self._known |= _descendants(self.pid)
-        self._signal(signal.SIGTERM)
+        """Ask it and what it started to end: SIGTERM to the group, and the lifeline closes.
+
+        A cage gets no signal: it would end at once, with everything in it. Its role ends by the
+        lifeline.
+        """
+        self._known |= _descendants(self._group)
+        if not self._caged:
+            self._signal(signal.SIGTERM)
         self._close_lifeline()
 
     def kill(self) -> None:
         """End it and everything that it started, without asking."""
-        self._known |= _descendants(self.pid)
+        self._known |= _descendants(self._group)
         self._signal(signal.SIGKILL)
         for pid in self._members():
             with contextlib.suppress(ProcessLookupError):
@@ -190,7 +235,7 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
                 if (
                     process.pid in self._known
-                    or os.getsid(process.pid) == self.pid
+                    or os.getsid(process.pid) == self._group
                     or process.environ().get(MARK) == self._mark
                 ):
                     members.append(process.pid)
@@ -198,7 +243,7 @@ class Child:
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
+            os.killpg(self._group, number)
 
     def _close_lifeline(self) -> None:
         if self._lifeline is not None:
@@ -208,19 +253,30 @@ class Child:
 
     def _read_beats(self, lifeline: socket.socket) -> None:
         try:
-            data = lifeline.recv(_READ_BYTES)
+            data, pid = _receive(lifeline)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
+            data, pid = b"", None
         if not data:  # it has ended, or closed its standard input
             asyncio.get_running_loop().remove_reader(lifeline)
             return
         *lines, self._unread = (self._unread + data)[-_READ_BYTES:].split(b"\n")
         for line in lines:
             with contextlib.suppress(ValidationError):  # half a line, sent into a full buffer
-                self.beat = Beat.model_validate_json(line)
-                self.num_beats += 1
+                self._take(_MESSAGE.validate_json(line), pid)
+
+    def _take(self, message: Beat | Report, pid: int | None) -> None:
+        if isinstance(message, Beat):
+            self.beat = message
+            self.num_beats += 1
+        elif message.ready:
+            self.pid = pid or self.pid
+            self.ready = message.ready.model_copy(update={"pid": self.pid})
+        elif message.report == "notice":
+            self.notice = message.text
+        else:
+            self.stage = message.text
 
     async def _read_output(self, descriptor: int) -> None:
         loop = asyncio.get_running_loop()
@@ -251,6 +307,22 @@ class Child:
             self._log_failed = True
         else:
             self._log_failed = False
+
+
+def _receive(link: socket.socket) -> tuple[bytes, int | None]:
+    """Return what was sent, and the sender's process id as it is here, where Linux tells it.
+
+    In a cage a process knows itself by another one.
+    """
+    if sys.platform != "linux":
+        return link.recv(_READ_BYTES), None
+    data, notes, *_ = link.recvmsg(_READ_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
+    pids = [
+        _CREDENTIALS.unpack(note)[0]
+        for level, kind, note in notes
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
+    ]
+    return data, pids[0] if pids else None
 
 
 def _descendants(pid: int) -> set[int]:

@@ -159,12 +159,13 @@ class ManagedProcess:
 
     async def _spawn(self, instance: str) -> Child:
         """Write the resolved configuration and start the process that reads it."""
+        cage = self.spec.cage
         serve = ServeConfig(
             name=self.name,
             host=self.spec.host,
             port=self._port or self.spec.port,
             port_key=self.spec.port_key,
-            run_file=self._run_dir.run_file(self.name),
+            run_file=None if cage else self._run_dir.run_file(self.name),
             instance=instance,
             lifeline=True,
             heartbeat_s=self._settings.heartbeat_s,
@@ -172,13 +173,17 @@ class ManagedProcess:
         )
         role = self.spec.resolve(serve, self._urls)
         self._forget_run_file()
-        config_file = self._run_dir.config_file(self.name)
-        write_private(config_file, role.model_dump_json(by_alias=True, context={"reveal": True}))
+        text = role.model_dump_json(by_alias=True, context={"reveal": True})
+        file = self._run_dir.config_file(self.name)
+        if cage is None:
+            write_private(file, text)
         return await Child.spawn(
             self.spec.command,
-            config_file,
+            text if cage else file,
             log=RotatingLog(self._run_dir.log(self.name), self._settings.log_max_bytes),
             environ=self._environ,
+            only=self.spec.environment,
+            cage=cage.command() if cage else (),
         )
 
     async def watch(self) -> None:
@@ -337,7 +342,7 @@ class ManagedProcess:
                     code = await child.wait()
                     self._last_exit = describe_exit(code)
                     raise StackError(f"{self.name}: {self._last_error()} ({self._last_exit})")
-                if await self._is_ready(http, instance):
+                if await self._is_ready(child, http, instance):
                     return
                 if hang.done():
                     child.kill()
@@ -354,12 +359,15 @@ class ManagedProcess:
                     )
                 await asyncio.sleep(_POLL_S)
 
-    async def _is_ready(self, http: httpx.AsyncClient, instance: str) -> bool:
+    async def _is_ready(self, child: Child, http: httpx.AsyncClient, instance: str) -> bool:
         """Look for the run file of this very start, and ask /health who answers there."""
+        file = self._run_dir.run_file(self.name)
+        if child.ready and not file.exists():
+            write_private(file, child.ready.model_dump_json())
         try:
             role = RoleRunFile.read(self._run_dir.run_file(self.name))
         except FileNotFoundError:
-            self._read_stage()
+            self._read_stage(child)
             return False
         if role.instance != instance:
             return False
@@ -372,13 +380,13 @@ class ManagedProcess:
         self.url, self._port = role.url, role.port
         return True
 
-    def _read_stage(self) -> None:
+    def _read_stage(self, child: Child) -> None:
         """Say what it is doing; on a full disk it cannot write that down."""
         if full := self._full_disk():
             self._set(ProcessState.STARTING, f"waiting: {full}")
             return
         try:
-            stage = stage_file(self._run_dir.run_file(self.name)).read_text(encoding="utf-8")
+            stage = child.stage or stage_file(self._run_dir.run_file(self.name)).read_text("utf-8")
         except FileNotFoundError:
             return
         if stage != self.reason:
@@ -386,6 +394,8 @@ class ManagedProcess:
 
     def _notice(self) -> str | None:
         """Return what a person should know of the start, such as data that was damaged."""
+        if self._child and self._child.notice:
+            return self._child.notice
         try:
             file = notice_file(self._run_dir.run_file(self.name))
             return file.read_text(encoding="utf-8")

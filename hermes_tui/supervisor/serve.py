@@ -35,6 +35,7 @@ from hermes_tui.core.control_api import (
 )
 from hermes_tui.core.errors import EXIT_BY_SIGNAL, EXIT_OK, exit_code
 from hermes_tui.core.stack_status import SUPERVISOR
+from hermes_tui.supervisor.cage import Confinement
 from hermes_tui.supervisor.control import ControlApi, ControlServer
 from hermes_tui.supervisor.events import EventLog
 from hermes_tui.supervisor.lock import hold_lock
@@ -73,7 +74,8 @@ def serve(config: Config, make_plan: Callable[..., StackPlan] = StackPlan) -> in
                 max_bytes=config.run.log_max_bytes,
                 secrets=(*keys.values(), upstream_key),
             )
-            plan = make_plan(config=config, run_dir=run_dir, keys=keys)
+            confinement = Confinement.of(config.services.agent)
+            plan = make_plan(config=config, run_dir=run_dir, keys=keys, confinement=confinement)
             end_orphans(run_dir.root)
             mark = f"{secrets.token_hex(8)}:{run_dir.root}"
             with watchdog(mark):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import SecretStr
 
 from hermes_tui.config.paths import RunDir
 from hermes_tui.config.secrets import Keys
 from hermes_tui.config.settings import Config
+from hermes_tui.supervisor.cage import INHERITED, Cage, Confinement
 from hermes_tui_common.serving import RoleConfig, ServeConfig
 from hermes_tui_services.api.config import DataProxyRole, GatewayRole, RouterRole, WorkerRole
 from hermes_tui_training.api.config import LearnerRole, TrainerRole
@@ -43,6 +47,10 @@ class ProcessSpec:
     """Makes its resolved configuration once the processes it comes after are ready."""
     after: tuple[str, ...] = ()
     """Names of the processes whose addresses it needs."""
+    environment: tuple[str, ...] | None = None
+    """Names that it inherits; None: all that are not ours."""
+    cage: Cage | None = None
+    """What it is run in; None: nothing."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 0
@@ -61,6 +69,10 @@ class StackPlan:
     """Where the files go."""
     keys: Keys
     """The admin keys."""
+    confinement: Confinement = field(default_factory=Confinement)
+    """Whether workers run in a cage."""
+    worker_secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    """What the workers' own keys are made of."""
 
     def specs(self) -> tuple[ProcessSpec, ...]:
         """Return every process, in the order in which they are shown."""
@@ -110,18 +122,22 @@ class StackPlan:
     def _worker(self, index: int) -> ProcessSpec:
         name = f"worker-{index}"
         agent = self.config.services.agent
+        home, workdir = self.run_dir.hermes / name, self.run_dir.workdir(self.config)
         return ProcessSpec(
             name=name,
             role=WORKER,
             command=("-m", "hermes_tui_services.worker"),
             resolve=lambda serve, _: WorkerRole(
                 serve=serve,
-                admin_key=self._services_key,
+                admin_key=self._worker_key(name),
                 agent=agent,
-                upstream=self.config.upstream,
-                home=self.run_dir.root / "hermes" / name,
-                workdir=self.run_dir.workdir(self.config),
+                home=home,
+                workdir=workdir,
+                cage=self.confinement.kind,
+                uncaged_because=self.confinement.reason,
             ),
+            environment=(*INHERITED, *agent.environment),
+            cage=self.confinement.cage(agent, self.run_dir.root, home, workdir),
         )
 
     def _data_proxy(self, index: int) -> ProcessSpec:
@@ -135,6 +151,9 @@ class StackPlan:
                 admin_key=self._services_key,
                 router_url=urls[ROUTER],
                 worker_url=urls[worker],
+                worker_key=self._worker_key(worker),
+                upstream=self.config.upstream,
+                gateway_run_file=self.run_dir.run_file(TRAINER),
                 database=self.run_dir.conversations,
                 session_timeout_s=self.config.services.session_timeout_s,
             ),
@@ -174,6 +193,11 @@ class StackPlan:
                 checkpoints=self.run_dir.checkpoints,
             ),
         )
+
+    def _worker_key(self, name: str) -> SecretStr:
+        """Return a worker's own key: the same for as long as the plan is, and of no other use."""
+        key = hmac.new(self.worker_secret, name.encode(), hashlib.sha256).hexdigest()
+        return SecretStr(f"sk-worker-{key}")
 
     @property
     def _services_key(self) -> SecretStr:

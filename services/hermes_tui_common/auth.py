@@ -14,7 +14,14 @@ from hermes_tui_common.errors import ApiError
 SESSION_KEY_PREFIX = "sk-sess-"
 """What every session key begins with (AReaL's shape); 43 url-safe characters follow."""
 
-_SESSION_KEY = re.compile(r"sk-sess-[A-Za-z0-9_-]{8,}")
+COMPLETIONS_KEY_PREFIX = "sk-comp-"
+"""What the keys begin with that an inference gateway gives out for a session's completions alone:
+they read and judge nothing."""
+
+COMPLETIONS_KEY_PATH = "/rl/completions_key"
+"""Where an inference gateway gives them out: ``POST`` with the session's own key."""
+
+_SESSION_KEY = re.compile(r"(sk-sess-|sk-comp-)[A-Za-z0-9_-]{8,}")
 
 
 def mint_key(prefix: str) -> str:
@@ -49,7 +56,7 @@ def require_key(connection: HTTPConnection, expected: str) -> None:
 
 
 class RedactingFilter(logging.Filter):
-    """Replaces keys in log records: every session key, and the secrets it was given."""
+    """Replaces keys in log records: every key of a session, and the secrets it was given."""
 
     def __init__(self, secrets_: tuple[str, ...] = ()) -> None:
         super().__init__()
@@ -68,4 +75,4 @@ class RedactingFilter(logging.Filter):
         """Return the text with every known secret and every session key masked."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        return _SESSION_KEY.sub(f"{SESSION_KEY_PREFIX}***", text)
+        return _SESSION_KEY.sub(r"\1***", text)

@@ -43,7 +43,7 @@ class TaskBeat(BaseModel):
 class Beat(BaseModel):
     """One sign of life."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     loop_silent_s: float = 0.0
     """Seconds for which the event loop has not run; 0.0 before there is one."""

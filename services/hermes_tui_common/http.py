@@ -40,7 +40,7 @@ async def read_json(request: Request) -> Any:
 
     Raises: ApiError: 400, when it is no JSON; 413, when it is larger than ``MAX_BODY_BYTES``.
     """
-    return parse_json(await _limited_body(request))
+    return parse_json(await limited_body(request))
 
 
 def validated(value: Any, model: type[Model]) -> Model:
@@ -57,7 +57,8 @@ def _adapter(model: Hashable) -> TypeAdapter[Any]:
     return TypeAdapter(model)
 
 
-async def _limited_body(request: Request) -> bytes:
+async def limited_body(request: Request) -> bytes:
+    """Return the request's body. Raises: ApiError: 413: it is larger than ``MAX_BODY_BYTES``."""
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)

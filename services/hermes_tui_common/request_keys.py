@@ -30,14 +30,20 @@ register_url_convertor("session_key", _SessionKeyConvertor())
 class RequireKey:
     """Middleware: every request but GET /health needs the admin key; web sockets may send it as
     ``?token=``.
+
+    Args:
+        app: what is behind it.
+        key: the admin key.
+        except_under: beginning of the paths that check keys of their own; None: there are none.
     """
 
-    def __init__(self, app: ASGIApp, key: str) -> None:
+    def __init__(self, app: ASGIApp, key: str, except_under: str | None = None) -> None:
         self._app = app
         self._key = key
+        self._except_under = except_under
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/health":
+        if scope["type"] == "http" and not self._is_open(scope["path"]):
             try:
                 require_key(HTTPConnection(scope), self._key)
             except ApiError as error:
@@ -53,3 +59,8 @@ class RequireKey:
                 await socket.send_denial_response(error_response(error))
                 return
         await self._app(scope, receive, send)
+
+    def _is_open(self, path: str) -> bool:
+        return path == "/health" or bool(
+            self._except_under and path.startswith(self._except_under + "/")
+        )

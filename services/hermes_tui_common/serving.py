@@ -32,6 +32,7 @@ from hermes_tui_common.disk import wait_for_room
 from hermes_tui_common.errors import ConfigError, HermesTuiError, StackError
 from hermes_tui_common.heartbeat import Heartbeat
 from hermes_tui_common.run_file import RoleRunFile
+from hermes_tui_common.supervisor_link import CONFIG_ON_INPUT, Report, SupervisorLink, read_config
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ KEEP_ALIVE_S = 75
 them sends a request into a connection that is just being closed."""
 
 _PR_SET_PDEATHSIG = 1
+
+_link: SupervisorLink | None = None
+"""Where a role without a run file reports its start; None: standard input is no socket."""
+
 EXIT_CONFIG = 2
 EXIT_NOT_STARTED = 3
 
@@ -67,7 +72,8 @@ class ServeConfig(BaseModel):
     port_key: str = ""
     """The configuration key that sets the port, for error messages."""
     run_file: Path | None = None
-    """Where name, pid, address and instance token are written once the role is ready."""
+    """Where name, pid, address and instance token are written once the role is ready; None with a
+    heartbeat: they are reported over standard input."""
     instance: str = ""
     """Token that /health answers in the ``x-hermes-tui-instance`` header."""
     lifeline: bool = False
@@ -116,6 +122,8 @@ def report_stage(config: ServeConfig, text: str) -> None:
     if config.run_file:
         with contextlib.suppress(OSError):  # a full disk; what it says is in the log
             write_private(stage_file(config.run_file), text)
+    elif _link:
+        _link.report(Report(report="stage", text=text))
 
 
 def notice_file(run_file: Path) -> Path:
@@ -129,6 +137,8 @@ def report_notice(config: ServeConfig, text: str) -> None:
     if config.run_file:
         with contextlib.suppress(OSError):
             write_private(notice_file(config.run_file), text)
+    elif _link:
+        _link.report(Report(report="notice", text=text))
 
 
 def configure_logging(level: str, secrets_: Iterable[str] = ()) -> None:
@@ -164,12 +174,13 @@ def run_role(
     parser.add_argument("--config", type=Path, required=True, help="resolved configuration, JSON")
     path = parser.parse_args().config
     try:
-        config = model.model_validate_json(path.read_text(encoding="utf-8"))
+        on_input = str(path) == CONFIG_ON_INPUT
+        text = read_config() if on_input else path.read_text(encoding="utf-8")
+        config = model.model_validate_json(text)
     except (OSError, ValidationError) as error:
         _die(EXIT_CONFIG, f"{path}: {error}")
     configure_logging(config.serve.log_level, secrets_of(config))
-    watch_parent(lifeline=config.serve.lifeline)
-    heartbeat = _start_heartbeat(config.serve)
+    heartbeat = _join_supervisor(config.serve)
     if config.serve.run_file:  # a start that fails for want of room would only be tried again
         wait_for_room(config.serve.run_file.parent, lambda text: report_stage(config.serve, text))
     try:
@@ -185,29 +196,21 @@ def _die(code: int, line: str) -> None:
     raise SystemExit(code)
 
 
-def watch_parent(*, lifeline: bool) -> None:
-    """Arrange that this process stops when its parent does."""
-    if not lifeline:
-        return
+def _join_supervisor(config: ServeConfig) -> Heartbeat | None:
+    """Arrange that this process stops when its supervisor does, and start its heartbeat."""
+    global _link
+    if not config.lifeline:
+        return None
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    threading.Thread(target=_follow_lifeline, name="lifeline", daemon=True).start()
-
-
-def _start_heartbeat(config: ServeConfig) -> Heartbeat | None:
+    link = SupervisorLink()
+    link.follow()
     if not config.heartbeat_s:
         return None
-    heartbeat = Heartbeat(0, config.heartbeat_s)
+    _link = link
+    heartbeat = Heartbeat(link.descriptor, config.heartbeat_s)
     heartbeat.start()
     return heartbeat
-
-
-def _follow_lifeline() -> None:
-    # A socket whose other end closes before it has read every beat is reset, not at its end.
-    with contextlib.suppress(ConnectionResetError):
-        while os.read(0, 4096):
-            pass
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def bind(config: ServeConfig) -> socket.socket:
@@ -313,9 +316,6 @@ class _Server(uvicorn.Server):
 def _announce(config: ServeConfig, sock: socket.socket) -> None:
     host, port = sock.getsockname()[:2]
     logger.info("ready role=%s address=%s:%s pid=%s", config.name, host, port, os.getpid())
-    if config.run_file is None:
-        return
-    stage_file(config.run_file).unlink(missing_ok=True)
     shown = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host  # noqa: S104
     ready = RoleRunFile(
         name=config.name,
@@ -326,7 +326,11 @@ def _announce(config: ServeConfig, sock: socket.socket) -> None:
         instance=config.instance,
         started_at=time.time(),
     )
-    write_private(config.run_file, ready.model_dump_json())
+    if config.run_file:
+        stage_file(config.run_file).unlink(missing_ok=True)
+        write_private(config.run_file, ready.model_dump_json())
+    elif _link:
+        _link.report(Report(report="ready", ready=ready))
 
 
 class _RoleApp:

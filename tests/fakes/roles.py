@@ -23,7 +23,6 @@ from hermes_tui_services.api.config import (
     DataProxyRole,
     GatewayRole,
     RouterRole,
-    UpstreamConfig,
     WorkerRole,
 )
 from hermes_tui_services.api.events import ApprovalRequested, ReasoningArrived
@@ -33,6 +32,7 @@ from hermes_tui_services.router.app import create_app as router_app
 from hermes_tui_services.worker.app import create_app as worker_app
 
 ADMIN_KEY = "admin-key-of-the-tests"
+WORKER_KEY = "worker-key-of-the-tests"
 HEADERS = {"Authorization": f"Bearer {ADMIN_KEY}"}
 
 
@@ -155,9 +155,8 @@ def worker_role(tmp_path: Path, **agent: Any) -> WorkerRole:
     """Return a worker's configuration."""
     return WorkerRole(
         serve=ServeConfig(name="worker-0"),
-        admin_key=ADMIN_KEY,
+        admin_key=WORKER_KEY,
         agent=AgentConfig.model_validate(agent),
-        upstream=UpstreamConfig(),
         home=tmp_path / "home",
         workdir=tmp_path / "work",
     )
@@ -194,7 +193,12 @@ class Chain:
 
 @asynccontextmanager
 async def chain(
-    tmp_path: Path, *, pairs: int = 1, retry_s: float = 2.0, session_timeout_s: float = 1000.0
+    tmp_path: Path,
+    *,
+    pairs: int = 1,
+    retry_s: float = 2.0,
+    session_timeout_s: float = 1000.0,
+    gateway_run_file: Path | None = None,
 ) -> AsyncIterator[Chain]:
     """Serve gateway, router and pairs with scripted agents."""
     agents = [ScriptedAgent() for _ in range(pairs)]
@@ -215,6 +219,8 @@ async def chain(
                 **key,
                 router_url=router,
                 worker_url=workers[-1],
+                worker_key=WORKER_KEY,
+                gateway_run_file=gateway_run_file,
                 database=tmp_path / "conversations.db",
                 session_timeout_s=session_timeout_s,
             )

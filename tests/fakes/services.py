@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 ADMIN_KEY = "admin-key-of-the-tests"
+WORKER_KEY = "worker-key-of-the-tests"
 START_S = 60.0
 
 
@@ -141,8 +142,13 @@ def running(
     upstream: dict[str, Any] | None = None,
     env: dict[str, str] | None = None,
     session_timeout_s: float = 86400.0,
+    cage: str = "none",
 ) -> Iterator[Services]:
-    """Run the agent service; everything is stopped at the end."""
+    """Run the agent service; everything is stopped at the end.
+
+    Args:
+        cage: what the workers are told that they run in, though nothing cages them here.
+    """
     processes: dict[str, Process] = {}
 
     def add(name: str, role: str, **config: Any) -> Process:
@@ -162,8 +168,9 @@ def running(
             add(
                 f"worker-{i}",
                 "worker",
+                admin_key=WORKER_KEY,
                 agent=agent or {},
-                upstream=upstream or {},
+                cage=cage,
                 home=str(run_dir / f"hermes-{i}"),
                 workdir=str(run_dir / "work"),
             )
@@ -178,6 +185,8 @@ def running(
                 "data_proxy",
                 router_url=router.url,
                 worker_url=worker.url,
+                worker_key=WORKER_KEY,
+                upstream=upstream or {},
                 database=str(run_dir / "conversations.db"),
                 session_timeout_s=session_timeout_s,
             )

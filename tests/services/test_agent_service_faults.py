@@ -198,7 +198,6 @@ def test_a_worker_that_cannot_start_says_why_in_one_line(
         "serve": {"name": "worker-0"},
         "admin_key": services.ADMIN_KEY,
         "agent": agent,
-        "upstream": {},
         "home": str(tmp_path / "home"),
         "workdir": str(tmp_path / "work"),
     }

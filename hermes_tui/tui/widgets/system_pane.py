@@ -297,6 +297,9 @@ def _rows(view: ViewState, sample: SystemSample | None, roomy: bool) -> Iterator
         rss_bytes=sample.process_rss_bytes.get(SUPERVISOR) if sample else None,
     )
     yield _row("", root, sample, roomy)
+    if view.info.cage:
+        left = Content.assemble("    ", line(f"the agent's cage: {view.info.cage}", "dim"))
+        yield Row(key=f"{SUPERVISOR}\n", left=left, selectable=False)
     for branch in branches(list(view.processes.values())):
         process = branch.process
         if process is None:

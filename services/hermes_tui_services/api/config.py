@@ -63,6 +63,16 @@ class AgentConfig(Section):
     """What happens when the agent wants to run a dangerous command."""
     approval_timeout_s: float = Field(60.0, gt=0)
     """Seconds until an unanswered approval request counts as a no."""
+    cage: Literal["auto", "bubblewrap", "off"] = "auto"
+    """What keeps the agent and its tools from your files and keys: "bubblewrap" (Linux), "auto"
+    takes it where it is installed, "off" is nothing. Without one every command asks first."""
+    read_paths: tuple[str, ...] = ()
+    """More files and directories that the agent may read, in the cage and with its file tools."""
+    write_paths: tuple[str, ...] = ()
+    """The same to read and to change; then every command asks first, in a cage too."""
+    environment: tuple[str, ...] = ()
+    """More environment variables that the agent's commands get, beside PATH, HOME, LANG and such.
+    The agent can read their values."""
 
 
 class ServicesConfig(Section):
@@ -122,18 +132,29 @@ class DataProxyRole(ServicesRole):
     """The worker of this pair."""
     database: Path
     """``conversations.db`` of the run directory, shared by the data proxies."""
+    worker_key: Secret
+    """The worker's own key, which opens nothing else."""
+    upstream: UpstreamConfig = UpstreamConfig()
+    """Where turns go that name no upstream of their own."""
+    gateway_run_file: Path | None = None
+    """Run file of the stack's own inference gateway; None: it has none."""
     session_timeout_s: float = 86400.0
     """Seconds without a turn after which the worker is told to release a session."""
 
 
 class WorkerRole(ServicesRole):
-    """What a worker is started with."""
+    """What a worker is started with: nothing that is worth stealing, since its tools may read it.
+
+    ``admin_key`` is a key of its own, which opens no other role.
+    """
 
     agent: AgentConfig
     """The agent to load."""
-    upstream: UpstreamConfig
-    """Where turns go that name no upstream of their own."""
     home: Path
     """Directory for the agent's own files (Hermes' HERMES_HOME)."""
     workdir: Path
     """Directory under which each session gets its own."""
+    cage: Literal["bubblewrap", "none"] = "none"
+    """What the worker runs in."""
+    uncaged_because: str = ""
+    """Why it runs in nothing; empty when nobody says."""

@@ -67,6 +67,13 @@ class Upstream(BaseModel):
     """The session's key there."""
     model: str = ""
     """Model to ask for; empty leaves it to the agent."""
+    address: str = ""
+    """What to call it in messages, where ``base_url`` is a relay to it."""
+
+    @property
+    def shown(self) -> str:
+        """What to call it in messages."""
+        return self.address or self.base_url
 
 
 class UpstreamFields(Body):

@@ -8,5 +8,11 @@ from hermes_tui_services.data_proxy.app import create_app
 
 if __name__ == "__main__":
     run_role(
-        DataProxyRole, create_app, secrets_of=lambda role: (role.admin_key.get_secret_value(),)
+        DataProxyRole,
+        create_app,
+        secrets_of=lambda role: (
+            role.admin_key.get_secret_value(),
+            role.worker_key.get_secret_value(),
+            role.upstream.api_key.get_secret_value(),
+        ),
     )

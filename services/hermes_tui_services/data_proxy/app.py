@@ -29,6 +29,7 @@ from hermes_tui_services.api.wire import (
     RunningTurn,
     StoredTurn,
 )
+from hermes_tui_services.data_proxy.model_access import RELAY_PATH, ModelAccess, relay_client
 from hermes_tui_services.data_proxy.registration import Registration
 from hermes_tui_services.data_proxy.sessions import Sessions
 from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
@@ -58,11 +59,16 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
         await store.open()
         if store.notice:
             report_notice(config.serve, store.notice)
-        async with peer_client(config.admin_key.get_secret_value()) as client:
+        async with (
+            peer_client(config.admin_key.get_secret_value()) as client,
+            peer_client(config.worker_key.get_secret_value()) as worker_client,
+            relay_client() as servers,
+        ):
+            access = ModelAccess(client, servers, config.gateway_run_file)
+            worker = WorkerClient(worker_client, config.worker_url)
             registration = Registration(client, config, lambda: sessions.keys(), url)
-            worker = WorkerClient(client, config.worker_url)
-            sessions = Sessions(store, worker, registration.release)
-            app.state.store, app.state.sessions = store, sessions
+            sessions = Sessions(store, worker, access, config.upstream, registration.release)
+            app.state.store, app.state.sessions, app.state.access = store, sessions, access
             chores = [
                 asyncio.create_task(registration.keep()),
                 asyncio.create_task(_reap(sessions, config.session_timeout_s)),
@@ -81,7 +87,9 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
     return Starlette(
         lifespan=lifespan,
         exception_handlers=EXCEPTION_HANDLERS,
-        middleware=[Middleware(RequireKey, key=config.admin_key.get_secret_value())],
+        middleware=[
+            Middleware(RequireKey, key=config.admin_key.get_secret_value(), except_under=RELAY_PATH)
+        ],
         routes=[
             Route("/health", _health),
             Route("/sessions", _sessions),
@@ -92,8 +100,14 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
             Route(f"{prefix}/approvals/{{approval_id}}", _answer, methods=["POST"]),
             Route(f"{prefix}/history", _history),
             Route(f"{prefix}/events", _events),
+            Route(f"{RELAY_PATH}/v1/{{path:path}}", _relay, methods=["GET", "POST"]),
         ],
     )
+
+
+async def _relay(request: Request) -> Response:
+    access: ModelAccess = request.app.state.access
+    return await access.relay(request)
 
 
 async def _reap(sessions: Sessions, timeout_s: float) -> None:
@@ -110,6 +124,7 @@ async def _health(request: Request) -> Response:
 async def _turn(request: Request) -> Response:
     key = check_session_key(request.path_params["key"])
     body = await read_body(request, TurnRequest)
+    request.app.state.access.note_address(request)
     sessions: Sessions = request.app.state.sessions
     turn = await sessions.submit(key, body)
     if body.stream:

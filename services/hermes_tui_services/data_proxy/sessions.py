@@ -13,6 +13,7 @@ from typing import Any
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_services.api.agent import UPSTREAM_KEY, AgentRequest
+from hermes_tui_services.api.config import UpstreamConfig
 from hermes_tui_services.api.events import (
     ApprovalAnswered,
     TurnCompleted,
@@ -27,8 +28,10 @@ from hermes_tui_services.api.protocol import (
     ApprovalBody,
     ChatMessage,
     TurnRequest,
+    Upstream,
 )
 from hermes_tui_services.data_proxy.messages import interrupted_messages, messages_of, replayed
+from hermes_tui_services.data_proxy.model_access import ModelAccess
 from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
 from hermes_tui_services.data_proxy.turns import Turn
 from hermes_tui_services.data_proxy.worker_client import WorkerClient
@@ -65,6 +68,8 @@ class Sessions:
     Args:
         store: keeps the conversations.
         worker: runs the turns.
+        access: gives the worker access to a turn's model server.
+        fallback: where turns go that name no upstream.
         on_released: called with the key of a session that is no longer held here, be it idle for
             long or one that was for one turn only.
     """
@@ -73,10 +78,14 @@ class Sessions:
         self,
         store: ConversationStore,
         worker: WorkerClient,
+        access: ModelAccess,
+        fallback: UpstreamConfig,
         on_released: Callable[[str], Awaitable[None]],
     ) -> None:
         self._store = store
         self._worker = worker
+        self._access = access
+        self._fallback = fallback
         self._on_released = on_released
         self._sessions: dict[str, _Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -229,9 +238,14 @@ class Sessions:
 
     async def _run(self, turn: Turn) -> TurnEnd:
         """Run a turn and keep it; return its last event."""
-        request = await self._prepare(turn)
+        request, upstream = await self._prepare(turn)
         try:
-            end = await self._relay(turn, request)
+            if upstream is None:
+                end = await self._relay(turn, request)
+            else:
+                async with self._access.granted(upstream) as granted:
+                    request.metadata[UPSTREAM_KEY] = granted.model_dump()
+                    end = await self._relay(turn, request)
         except ApiError:
             await self._keep_begun(turn)
             raise
@@ -269,8 +283,8 @@ class Sessions:
             self._sessions.pop(session.key, None)
             await self._on_released(session.key)
 
-    async def _prepare(self, turn: Turn) -> AgentRequest:
-        """Return what the agent is asked: the message, the history, the upstream."""
+    async def _prepare(self, turn: Turn) -> tuple[AgentRequest, Upstream | None]:
+        """Return what the agent is asked, and the upstream that it is to get access to."""
         request = turn.request
         history, upstream = request.history, request.upstream
         if history is None:
@@ -280,12 +294,13 @@ class Sessions:
                 await self._store.remember(turn.session_key, upstream)
             upstream = upstream or state.upstream
         metadata = dict(request.metadata)
+        upstream = upstream or self._configured_upstream()
         if upstream:
-            model = request.model or upstream.model
-            metadata[UPSTREAM_KEY] = upstream.model_copy(update={"model": model}).model_dump()
+            model = request.model or upstream.model or self._fallback.model
+            upstream = upstream.model_copy(update={"model": model})
         elif request.model:
             metadata["inf_model"] = request.model
-        return AgentRequest(
+        asked = AgentRequest(
             message=turn.message,
             session_key=turn.session_key,
             run_id=turn.run_id,
@@ -293,6 +308,12 @@ class Sessions:
             queue_mode=request.queue_mode,
             metadata=metadata,
         )
+        return asked, upstream
+
+    def _configured_upstream(self) -> Upstream | None:
+        url = self._fallback.base_url.rstrip("/")
+        key = self._fallback.api_key.get_secret_value()
+        return Upstream(base_url=url, api_key=key) if url else None
 
     async def _relay(self, turn: Turn, request: AgentRequest) -> TurnEnd:
         """Publish the worker's events; return the last one, which is published once it is kept."""

@@ -27,6 +27,7 @@ class Question:
     """One question."""
 
     approval_id: str
+    """Without it nobody can answer: only who follows the turn learns it, and no tool does."""
     session_key: str
     choices: tuple[str, ...]
     """What may be answered; empty takes any text."""
@@ -76,7 +77,7 @@ class Questions:
             suggestions: shown as choices where any text may be answered.
         """
         question = Question(
-            approval_id=f"appr-{secrets.token_hex(8)}",
+            approval_id=f"appr-{secrets.token_hex(16)}",
             session_key=session_key,
             choices=choices,
             deadline=time.monotonic() + self._timeout_s,

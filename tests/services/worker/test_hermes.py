@@ -43,7 +43,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[services.Service
         "system_prompt": "You are the prompt.",
     }
     env = {"HERMES_TUI__SECRET_KEY": "own-secret", "HERMES_YOLO_MODE": "1"}
-    with services.running(tmp_path_factory.mktemp("stack"), agent=agent, env=env) as stack:
+    folder = tmp_path_factory.mktemp("stack")
+    # As in a cage: only commands that look dangerous ask.
+    with services.running(folder, agent=agent, env=env, cage="bubblewrap") as stack:
         yield stack
 
 

@@ -73,6 +73,16 @@ class EndedSession(WireModel):
     """Completions of that episode."""
 
 
+class CompletionsKey(WireModel):
+    """Answer of ``POST /rl/completions_key``."""
+
+    api_key: str
+    """Good for completions under the caller's session and for the list of models, and for nothing
+    else; it works for as long as the session's own key does."""
+    session_id: str
+    """The session."""
+
+
 class RewardAnswer(WireModel):
     """Answer of ``POST /rl/set_reward``."""
 

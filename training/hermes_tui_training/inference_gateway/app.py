@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from hermes_tui_common.auth import COMPLETIONS_KEY_PATH
 from hermes_tui_common.http import EXCEPTION_HANDLERS
 from hermes_tui_training.api.config import TrainerRole
 from hermes_tui_training.api.wire import GatewayHealth
@@ -84,6 +85,7 @@ def _routes() -> list[Route]:
             for worker in ("", "/{worker_id}")
         ),
         Route("/rl/start_session", sessions.start_session, methods=post),
+        Route(COMPLETIONS_KEY_PATH, sessions.completions_key, methods=post),
         Route("/rl/end_session", sessions.end_session, methods=post),
         Route("/rl/set_reward", sessions.set_reward, methods=post),
         Route("/rl/unset_reward", sessions.unset_reward, methods=post),

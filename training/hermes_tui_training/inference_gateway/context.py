@@ -17,6 +17,7 @@ from hermes_tui_training.api.config import TrainerRole
 from hermes_tui_training.api.types import CompletionOutcome, Session
 from hermes_tui_training.chat_template.prefix_match import Recorded, recorded
 from hermes_tui_training.engine.base import Engine
+from hermes_tui_training.inference_gateway.completions_keys import CompletionsKeys
 from hermes_tui_training.inference_gateway.external_models import ExternalModels
 from hermes_tui_training.store.store import Store, hash_key
 
@@ -162,6 +163,9 @@ class Services:
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while sessions are counted and started: the count must still be true then."""
 
+    completions_keys: CompletionsKeys = field(init=False)
+    """Keys that are good for a session's completions alone."""
+
     running: set[str] = field(default_factory=set)
     """Ids of the completions that are being answered."""
 
@@ -169,6 +173,7 @@ class Services:
         self.parents = Parents(self.store)
         self.external = ExternalModels(self.store)
         self.outcomes = Outcomes(self.store)
+        self.completions_keys = CompletionsKeys(self.store)
 
     async def drain(self) -> None:
         """Wait until no completion is being answered, so that the store may close."""
@@ -206,19 +211,29 @@ class Caller:
             raise ApiError(403, "This session key may only use its own session.")
 
 
-async def caller_of(request: Request, key: str | None = None) -> Caller:
+async def caller_of(
+    request: Request, key: str | None = None, *, for_completions: bool = False
+) -> Caller:
     """Return who makes a request; keys of ended sessions may still read and judge.
 
     Args:
         key: where another header than ``Authorization`` carries it.
+        for_completions: whether a key for completions alone is good for this, too.
 
-    Raises: ApiError: 401: no key, or one that is not known.
+    Raises: ApiError: 401: no key, or one that is not known. 403: a key for completions alone.
     """
     services = services_of(request)
     key = key or bearer(request)
     if same_key(key, services.config.admin_key.get_secret_value()):
         return Caller(session=None)
-    session = await asyncio.to_thread(services.store.sessions.by_key_hash, hash_key(key))
+    sessions = services.store.sessions
+    session_id = services.completions_keys.session_id_of(key)
+    if session_id is None:
+        session = await asyncio.to_thread(sessions.by_key_hash, hash_key(key))
+    elif for_completions:
+        session = await asyncio.to_thread(sessions.sharing_key, session_id)
+    else:
+        raise ApiError(403, "This key is for completions alone; this needs the session's key.")
     if session is None:
         raise ApiError(401, "This key is not known here.", code="invalid_api_key")
     return Caller(session=session)
@@ -241,7 +256,7 @@ async def require_session(request: Request, key: str | None = None) -> Session:
 
     Raises: ApiError: 401: no key, an unknown one, or one of an ended session. 403: the admin key.
     """
-    session = (await caller_of(request, key)).session
+    session = (await caller_of(request, key, for_completions=True)).session
     if session is None:
         raise ApiError(
             403,

@@ -95,6 +95,15 @@ class Sessions:
         )
         return session_from(rows[0]) if rows else None
 
+    def sharing_key(self, session_id: str) -> Session | None:
+        """Return the newest session under the key of a session; None for an unknown session."""
+        rows = self._transactions.database.query(
+            f"{_SESSION} JOIN sessions other USING (key_hash) WHERE other.session_id = ? "
+            "ORDER BY s.rowid DESC LIMIT 1",
+            (session_id,),
+        )
+        return session_from(rows[0]) if rows else None
+
     def newest(self, *, limit: int = 1000) -> list[Session]:
         """Return the newest sessions, oldest first."""
         rows = self._transactions.database.query(

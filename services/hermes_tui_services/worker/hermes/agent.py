@@ -26,6 +26,7 @@ from typing import Any
 import httpx
 
 from hermes_tui_common.errors import ApiError, ConfigError, StackError
+from hermes_tui_common.serving import report_notice
 from hermes_tui_services.api.agent import AgentRequest, AgentResponse, EventEmitter, TurnInterrupted
 from hermes_tui_services.api.config import WorkerRole
 from hermes_tui_services.api.events import (
@@ -39,6 +40,7 @@ from hermes_tui_services.api.events import (
 from hermes_tui_services.api.protocol import Upstream
 from hermes_tui_services.api.workdirs import digest, session_dir
 from hermes_tui_services.worker.approvals import COMMAND_CHOICES, Questions
+from hermes_tui_services.worker.hermes import guards
 from hermes_tui_services.worker.hermes import home as hermes_home
 from hermes_tui_services.worker.hermes.model_calls import ModelCalls
 from hermes_tui_services.worker.hermes.results import MAX_TURNS_USED, response_of
@@ -57,7 +59,8 @@ FALLBACK_MODEL = "policy"
 _MODULES = (
     "run_agent", "toolsets", "hermes_logging",
     "agent.agent_init", "agent.conversation_loop", "agent.runtime_cwd", "agent.ssl_guard",
-    "agent.ssl_verify", "gateway.session_context", "tools.approval", "tools.terminal_tool",
+    "agent.ssl_verify", "gateway.session_context", "tools.approval", "tools.file_tools",
+    "tools.process_registry", "tools.terminal_tool",
 )  # fmt: skip
 
 _LOG_LEVELS = dict.fromkeys(
@@ -85,9 +88,16 @@ _PRIVATE_NAMES = {
     "gateway.session_context": ("set_session_vars",),
     "toolsets": ("get_toolset_names", "validate_toolset"),
     "tools.approval": (
-        "_gateway_queues", "clear_session", "register_gateway_notify", "set_current_session_key",
+        "_command_matches_permanent_allowlist", "_gateway_queues", "_get_approval_config",
+        "check_all_command_guards", "clear_session", "detect_dangerous_command",
+        "register_gateway_notify", "save_permanent_allowlist", "set_current_session_key",
         "unregister_gateway_notify",
     ),
+    "tools.file_tools": (
+        "_check_sensitive_path", "_registered_task_cwd_override", "_resolve_path_for_task",
+        "read_file_tool", "search_tool",
+    ),
+    "tools.process_registry": ("process_registry",),
     "tools.terminal_tool": (
         "cleanup_vm", "clear_task_env_overrides", "register_task_env_overrides",
     ),
@@ -109,8 +119,8 @@ class Hermes:
 
 
 @functools.cache
-def load() -> Hermes:
-    """Import Hermes and correct it; ``hermes_home.prepare`` must have run before.
+def load(role: WorkerRole) -> Hermes:
+    """Import Hermes and correct it; ``hermes_home.prepare`` must have run before. Once a process.
 
     Raises: ConfigError: hermes-agent is not installed. StackError: it is another version than the
     one that was checked, and a name is missing.
@@ -132,6 +142,7 @@ def load() -> Hermes:
         root.handlers[:], root.level = handlers, level
     _check_names(modules)
     _correct(modules)
+    guards.install(modules, role)
     return Hermes(
         AIAgent=modules["run_agent"].AIAgent,
         approval=modules["tools.approval"],
@@ -248,7 +259,7 @@ class HermesSession:
                 message=request.message,
                 usage=calls.usage,
                 cut=calls.cut,
-                upstream=upstream.base_url,
+                upstream=upstream.shown,
             )
         except ApiError as error:
             raise TurnError(error, calls.usage) from error
@@ -420,13 +431,14 @@ class HermesAgent:
 
     def __init__(self, config: WorkerRole) -> None:
         hermes_home.prepare(config)
-        self._hermes = load()
+        self._hermes = load(config)
         self._config = config
         self._questions = Questions(config.agent.approval_timeout_s)
         self._sessions: dict[str, HermesSession] = {}
         self._threads = ThreadPoolExecutor(MAX_TURN_THREADS, thread_name_prefix="turn")
         self._check_toolsets()
         self._warm_up()
+        self._say_if_uncaged()
 
     @classmethod
     def from_role(cls, config: WorkerRole) -> HermesAgent:
@@ -476,14 +488,8 @@ class HermesAgent:
         self._threads.shutdown(wait=False)
 
     def _upstream(self, request: AgentRequest) -> Upstream:
-        upstream = request.upstream or self._configured_upstream()
-        asked = str(request.metadata.get("inf_model") or "")
-        model = upstream.model or asked or self._config.upstream.model or FALLBACK_MODEL
-        return upstream.model_copy(update={"model": model})
-
-    def _configured_upstream(self) -> Upstream:
-        fallback = self._config.upstream
-        if not fallback.base_url:
+        upstream = request.upstream
+        if upstream is None:
             raise ApiError(
                 400,
                 "No model to ask: send inf_base_url and session_api_key with the turn, or set "
@@ -491,9 +497,7 @@ class HermesAgent:
                 code="no_upstream",
                 param="inf_base_url",
             )
-        # OpenAI's client refuses an empty key; a server without keys ignores this one.
-        key = fallback.api_key.get_secret_value() or "none"
-        return Upstream(base_url=fallback.base_url.rstrip("/"), api_key=key)
+        return upstream.model_copy(update={"model": upstream.model or FALLBACK_MODEL})
 
     def _new_session(self, key: str) -> HermesSession:
         return HermesSession(key, self._hermes, self._config, self._questions)
@@ -508,6 +512,17 @@ class HermesAgent:
                     f"services.agent.{key}: Hermes has no toolset {', '.join(unknown)}; "
                     f"it has {names}"
                 )
+
+    def _say_if_uncaged(self) -> None:
+        """Let the person know, before the first tool call, that nothing keeps the tools in."""
+        config = self._config
+        if config.cage == "none" and config.agent.enabled_toolsets:
+            because = f" ({config.uncaged_because})" if config.uncaged_because else ""
+            report_notice(
+                config.serve,
+                "no cage: the agent's tools can read and change whatever you can, your keys too"
+                f"{because}; every command asks first",
+            )
 
     def _warm_up(self) -> None:
         """Create an agent and drop it: the first one imports for a second."""

@@ -26,7 +26,8 @@ its first token."""
 _OWN_SECRETS = re.compile(
     r"HERMES_TUI__.*|HERMES_UPSTREAM_API_KEY|ADMIN_KEY|ADMIN_API_KEY|SESSION_API_KEY|AREAL_.*KEY"
 )
-"""Variables that hold keys of ours: the agent's shell inherits the environment."""
+"""Variables that hold keys of ours, where a worker was not started by a supervisor, which passes on
+only what is on a list: the agent's shell inherits the environment."""
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """The model server may be on this machine: no proxy reaches it there."""

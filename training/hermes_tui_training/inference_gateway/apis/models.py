@@ -53,7 +53,7 @@ async def read_model(request: Request) -> Response:
 
 
 async def _served(request: Request) -> ServedModel:
-    await caller_of(request, request.headers.get(KEY_HEADER))
+    await caller_of(request, request.headers.get(KEY_HEADER), for_completions=True)
     services = services_of(request)
     return ServedModel(
         id=services.config.model.path,

@@ -22,6 +22,7 @@ from hermes_tui_training.api.protocol import EndSession, SetReward, StartSession
 from hermes_tui_training.api.types import Episode, Session
 from hermes_tui_training.api.wire import (
     SUCCESS,
+    CompletionsKey,
     EndedSession,
     RewardAnswer,
     StartedSession,
@@ -139,6 +140,15 @@ async def _key_to_reuse(services: Services, body: StartSession) -> str:
             param="api_key",
         )
     return key
+
+
+async def completions_key(request: Request) -> Response:
+    """``POST /rl/completions_key``: a key for the session's completions alone."""
+    session, services = (await caller_of(request)).session, services_of(request)
+    if session is None:
+        raise ApiError(403, "Send the session's own key: this is the admin key.")
+    key = services.completions_keys.key_of(session.session_id)
+    return model_response(CompletionsKey(api_key=key, session_id=session.session_id))
 
 
 async def end_session(request: Request) -> Response:
