@@ -14,7 +14,7 @@ import importlib
 import importlib.metadata
 import json
 import logging
-import os
+import secrets
 import ssl
 import threading
 from collections.abc import Callable
@@ -526,7 +526,7 @@ class HermesAgent:
 
     def _warm_up(self) -> None:
         """Create an agent and drop it: the first one imports for a second."""
-        session = self._new_session(f"warm-up-{os.getpid()}")
+        session = self._new_session(f"warm-up-{secrets.token_hex(8)}")  # in a cage pids repeat
         nowhere = Upstream(base_url="http://127.0.0.1:9/v1", api_key="none", model="none")
         agent = session._create(nowhere)
         session._agent = agent
