@@ -154,7 +154,7 @@ class Stack:
             agent_gateway=self._urls.get(AGENT_GATEWAY),
             inference_gateway=self._urls.get(TRAINER),
             control=control,
-            cage=str(self.plan.confinement) if self.plan.with_services else "",
+            cage=str(self.plan.confinement) if self.plan.config.services.enabled else "",
             processes=tuple(process.status() for process in list(self._processes.values())),
         )
 

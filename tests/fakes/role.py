@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from hermes_tui_common.errors import ConfigError, StackError
 from hermes_tui_common.heartbeat import advance, working
-from hermes_tui_common.serving import RoleConfig, report_stage, run_role
+from hermes_tui_common.serving import RoleConfig, report_stage, run_role, write_private
 
 
 class FakeRole(RoleConfig):
@@ -126,7 +126,7 @@ def _fork(config: FakeRole) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
         os._exit(0)
-    Path(config.serve.run_file.parent / "grandchild").write_text(str(pid))
+    write_private(config.serve.run_file.parent / "grandchild", str(pid))
 
 
 def _ignore_everything() -> None:
