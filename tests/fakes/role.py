@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 
 from pydantic import Field
 from starlette.applications import Starlette
