@@ -54,38 +54,37 @@ class Confinement:
     """The program; None: workers run in nothing."""
     reason: str = ""
     """Why they run in nothing."""
+    network: Literal["host", "peers"] = "host"
+    """What they reach."""
 
     @classmethod
     def of(cls, agent: AgentConfig) -> Confinement:
         """Return what the configuration asks for and the machine can do; runs bubblewrap once.
 
-        Raises: ConfigError: it must be bubblewrap, and that does not work here.
+        Raises: ConfigError: it asks for what only a cage gives, and there is none here.
         """
-        if agent.cage == "off":
-            return cls(reason='services.agent.cage is "off"')
-        reason = ""
-        program = shutil.which("bwrap")
-        if sys.platform != "linux":
-            reason = "bubblewrap is for Linux"
-        elif program is None:
-            reason = f"bubblewrap is not installed: {INSTALL_HINT}"
-        else:
-            reason = _try(program)
+        reason = 'services.agent.cage is "off"' if agent.cage == "off" else _obstacle()
         if not reason:
-            return cls(bubblewrap=program)
+            return cls(bubblewrap=shutil.which("bwrap"), network=agent.network)
         if agent.cage == "bubblewrap":
             raise ConfigError(f'services.agent.cage = "bubblewrap": {reason}')
+        if agent.network == "peers":
+            raise ConfigError(f'services.agent.network = "peers" needs a cage: {reason}')
         return cls(reason=reason)
 
     def __str__(self) -> str:
-        return self.kind if self.bubblewrap else f"{self.kind}: {self.reason}"
+        if self.bubblewrap:
+            return f"{self.kind}, network: {self.network}"
+        return f"{self.kind}: {self.reason}"
 
     @property
     def kind(self) -> Literal["bubblewrap", "none"]:
         """What workers run in."""
         return "bubblewrap" if self.bubblewrap else "none"
 
-    def cage(self, agent: AgentConfig, run_dir: Path, home: Path, workdir: Path) -> Cage | None:
+    def cage(
+        self, agent: AgentConfig, run_dir: Path, home: Path, workdir: Path, relay: Path | None
+    ) -> Cage | None:
         """Return the cage of one worker; None: it runs in nothing.
 
         Args:
@@ -93,6 +92,7 @@ class Confinement:
             run_dir: hidden, but for the next two.
             home: the agent's own files.
             workdir: the sessions' directories.
+            relay: the Unix socket that is its only way out; None: it shares the network.
         """
         if self.bubblewrap is None:
             return None
@@ -103,6 +103,7 @@ class Confinement:
             writable=tuple(map(_absolute, agent.write_paths)),
             hidden=run_dir,
             own=(workdir, home),
+            relay=relay,
             # A class of the user's may lie in the working directory.
             start_in=Path("/") if own else Path.cwd(),
         )
@@ -124,6 +125,8 @@ class Cage:
     """The worker's own directories, which may lie in the hidden one; they are made."""
     start_in: Path
     """Working directory."""
+    relay: Path | None = None
+    """The Unix socket that is its only way out; None: it shares the machine's network."""
 
     def command(self) -> tuple[str, ...]:
         """Return the command that a worker is run under."""
@@ -131,7 +134,9 @@ class Cage:
 
     def _options(self) -> Iterator[str]:
         # The end of the supervisor ends the cage, and with its first process all that is in it.
-        yield from ("--unshare-all", "--share-net", "--die-with-parent", "--cap-drop", "ALL")
+        yield from ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL")
+        if self.relay is None:
+            yield "--share-net"
         yield from _system()
         yield from ("--proc", "/proc", "--dev", "/dev")
         home = Path.home()
@@ -143,15 +148,16 @@ class Cage:
         needed = [place for place in (*_python(), self.start_in) if place not in _above(home)]
         for path in (*needed, *self.readable):
             if path.exists():
-                yield from _bind("--ro-bind", path)
-                if (settings := path / _SETTINGS_FILE).is_file():
-                    yield from ("--ro-bind", "/dev/null", str(settings))
+                yield from _shown("--ro-bind", path)
         for path in self.writable:
-            yield from _bind("--bind", path)
+            yield from _shown("--bind", path)
         yield from ("--tmpfs", str(self.hidden))
         for path in self.own:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             yield from _bind("--bind", path)
+        if self.relay:
+            self.relay.parent.mkdir(exist_ok=True, mode=0o700)
+            yield from _bind("--ro-bind", self.relay.parent)
         yield from ("--chdir", str(self.start_in))
 
 
@@ -186,6 +192,12 @@ def _above(path: Path) -> set[Path]:
     return {path, *path.parents}
 
 
+def _shown(option: str, path: Path) -> Iterator[str]:
+    yield from _bind(option, path)
+    if (settings := path / _SETTINGS_FILE).is_file():
+        yield from ("--ro-bind", "/dev/null", str(settings))
+
+
 def _bind(option: str, path: Path) -> tuple[str, str, str]:
     return option, str(path), str(path)
 
@@ -194,8 +206,13 @@ def _absolute(path: str) -> Path:
     return Path(path).expanduser().absolute()
 
 
-def _try(program: str) -> str:
+def _obstacle() -> str:
     """Return why bubblewrap does not work here; empty when it does."""
+    program = shutil.which("bwrap")
+    if sys.platform != "linux":
+        return "bubblewrap is for Linux"
+    if program is None:
+        return f"bubblewrap is not installed: {INSTALL_HINT}"
     command = [program, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--", "true"]
     try:
         done = subprocess.run(

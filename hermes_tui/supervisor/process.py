@@ -31,6 +31,7 @@ from hermes_tui_common.run_file import RoleRunFile
 from hermes_tui_common.serving import (
     INSTANCE_HEADER,
     ServeConfig,
+    bind,
     notice_file,
     stage_file,
     write_private,
@@ -171,20 +172,27 @@ class ManagedProcess:
             heartbeat_s=self._settings.heartbeat_s,
             log_level=self._settings.log_level,
         )
-        role = self.spec.resolve(serve, self._urls)
         self._forget_run_file()
-        text = role.model_dump_json(by_alias=True, context={"reveal": True})
-        file = self._run_dir.config_file(self.name)
-        if cage is None:
-            write_private(file, text)
-        return await Child.spawn(
-            self.spec.command,
-            text if cage else file,
-            log=RotatingLog(self._run_dir.log(self.name), self._settings.log_max_bytes),
-            environ=self._environ,
-            only=self.spec.environment,
-            cage=cage.command() if cage else (),
-        )
+        with contextlib.ExitStack() as exits:
+            inherited: tuple[int, ...] = ()
+            if cage and cage.relay:  # a socket belongs to the network that it was made in
+                sock = exits.enter_context(bind(serve))
+                inherited = (sock.fileno(),)
+                serve = serve.model_copy(update={"descriptor": sock.fileno()})
+            role = self.spec.resolve(serve, self._urls)
+            text = role.model_dump_json(by_alias=True, context={"reveal": True})
+            file = self._run_dir.config_file(self.name)
+            if cage is None:
+                write_private(file, text)
+            return await Child.spawn(
+                self.spec.command,
+                text if cage else file,
+                log=RotatingLog(self._run_dir.log(self.name), self._settings.log_max_bytes),
+                environ=self._environ,
+                only=self.spec.environment,
+                cage=cage.command() if cage else (),
+                inherited=inherited,
+            )
 
     async def watch(self) -> None:
         """Keep it running until it is stopped; to be called once it was ready."""

@@ -66,6 +66,9 @@ class AgentConfig(Section):
     cage: Literal["auto", "bubblewrap", "off"] = "auto"
     """What keeps the agent and its tools from your files and keys: "bubblewrap" (Linux), "auto"
     takes it where it is installed, "off" is nothing. Without one every command asks first."""
+    network: Literal["host", "peers"] = "host"
+    """What a caged agent reaches: "host" is all that you reach, "peers" the model server alone, by
+    way of the data proxy; needs a cage."""
     read_paths: tuple[str, ...] = ()
     """More files and directories that the agent may read, in the cage and with its file tools."""
     write_paths: tuple[str, ...] = ()
@@ -138,6 +141,8 @@ class DataProxyRole(ServicesRole):
     """Where turns go that name no upstream of their own."""
     gateway_run_file: Path | None = None
     """Run file of the stack's own inference gateway; None: it has none."""
+    relay_socket: Path | None = None
+    """Where the worker finds the relay when it has a network of its own; None: it has not."""
     session_timeout_s: float = 86400.0
     """Seconds without a turn after which the worker is told to release a session."""
 
@@ -158,3 +163,5 @@ class WorkerRole(ServicesRole):
     """What the worker runs in."""
     uncaged_because: str = ""
     """Why it runs in nothing; empty when nobody says."""
+    relay_socket: Path | None = None
+    """Where the data proxy's relay is when it has a network of its own; None: it has not."""

@@ -64,7 +64,12 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
             peer_client(config.worker_key.get_secret_value()) as worker_client,
             relay_client() as servers,
         ):
-            access = ModelAccess(client, servers, config.gateway_run_file)
+            access = ModelAccess(
+                client,
+                servers,
+                config.gateway_run_file,
+                own_network=config.relay_socket is not None,
+            )
             worker = WorkerClient(worker_client, config.worker_url)
             registration = Registration(client, config, lambda: sessions.keys(), url)
             sessions = Sessions(store, worker, access, config.upstream, registration.release)

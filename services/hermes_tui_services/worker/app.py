@@ -44,6 +44,7 @@ from hermes_tui_services.api.events import (
 from hermes_tui_services.api.protocol import ApprovalBody
 from hermes_tui_services.worker.agent_loader import load_agent
 from hermes_tui_services.worker.emitter import StreamEmitter
+from hermes_tui_services.worker.own_network import way_to_relay
 
 logger = logging.getLogger(__name__)
 
@@ -195,8 +196,9 @@ def create_app(config: WorkerRole, agent: AgentRunnable | None = None) -> Starle
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         report_stage(config.serve, "loading the agent")
         app.state.worker = _Worker(agent=agent or load_agent(config))
-        yield
-        await _stop(app.state.worker)
+        async with way_to_relay(config.relay_socket):
+            yield
+            await _stop(app.state.worker)
 
     return Starlette(
         lifespan=lifespan,
