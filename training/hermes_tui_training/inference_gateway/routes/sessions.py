@@ -336,6 +336,7 @@ def _reward_answer(episode: Episode, reward: float) -> RewardAnswer:
 _SENTENCES = {
     "incomplete": "a completion of this episode was lost",
     "truncated": "truncated; a reward that names the reply (interaction_id) trains it",
+    "other_choice": "other_choice; a reward that names the reply (interaction_id) trains it",
     "client_left": "client_left; a reward that names the reply (interaction_id) trains it",
 }
 """Reasons that need more than their name."""
