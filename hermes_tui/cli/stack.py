@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,7 +108,7 @@ def status(invocation: Invocation, as_json: bool) -> None:
     if as_json:
         click.echo(stack.model_dump_json(indent=2))
     else:
-        print_status(stack)
+        print_status(stack, run_async(find_problems(stack)))
     raise SystemExit(0 if all(row.state == "ready" for row in stack.processes) else 1)
 
 
@@ -120,8 +120,20 @@ async def fetch_status(run_dir: RunDir) -> StackStatus:
         return await client.status()
 
 
-def print_status(stack: StackStatus) -> None:
-    """Print a stack's addresses and a line for each process."""
+async def find_problems(stack: StackStatus) -> dict[str, str]:
+    """Return what each process that is ready says is wrong, by its name; empty for nothing."""
+    from hermes_tui.stack_client.health import read_health
+
+    return {name: health.problem for name, health in (await read_health(stack)).items()}
+
+
+def print_status(stack: StackStatus, problems: Mapping[str, str]) -> None:
+    """Print a stack's addresses and a line for each process, then what is wrong or was lost.
+
+    Args:
+        stack: its status.
+        problems: as ``find_problems`` returns them.
+    """
     from hermes_tui.core.sanitize import clean
     from hermes_tui.core.units import size
 
@@ -138,11 +150,20 @@ def print_status(stack: StackStatus) -> None:
         uptime = _duration(row.uptime_s) if row.uptime_s is not None else "-"
         rss = size(row.rss_bytes) if row.rss_bytes else "-"
         restarts = f"restarted {row.restarts}x after {row.last_exit}" if row.restarts else ""
-        note = clean(row.reason or row.work or restarts).splitlines()[:1]
+        reason = "" if row.state == "ready" else row.reason
+        note = clean(reason or row.work or restarts).splitlines()[:1]
         click.echo(
             f"{row.name:<15}{row.state:<10}{row.pid or '-':>8}{row.port or '-':>7}"
             f"{uptime:>9}{rss:>9}  {''.join(note)}".rstrip()
         )
+    said = [
+        f"{row.name}: {clean(line)}"
+        for row in stack.processes
+        if row.state == "ready"
+        for line in (*problems.get(row.name, "").splitlines(), *(row.reason or "").splitlines())
+    ]
+    if said:
+        click.echo("\n" + "\n".join(said))
 
 
 def _duration(seconds: float) -> str:

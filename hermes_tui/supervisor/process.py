@@ -123,7 +123,7 @@ class ManagedProcess:
             uptime_s=time.monotonic() - self._started_at if pid else None,
             rss_bytes=rss_bytes(pid) if pid else None,
             last_exit=self._last_exit,
-            reason=self.reason,
+            reason=self._notices() if self.state is ProcessState.READY else self.reason,
             work=work_of(child.beat) if pid and child else None,
         )
 
@@ -140,7 +140,7 @@ class ManagedProcess:
             await child.finish()
             raise StackError(f"{self.name}: stopped while it was starting")
         await self._wait_ready(child, instance)
-        self._set(ProcessState.READY, self._notice())
+        self._set(ProcessState.READY, self._notices())
 
     async def _spawn_with_room(self, instance: str) -> Child:
         while True:
@@ -400,14 +400,14 @@ class ManagedProcess:
         if stage != self.reason:
             self._set(ProcessState.STARTING, stage)
 
-    def _notice(self) -> str | None:
-        """Return what a person should know of the start, such as data that was damaged."""
+    def _notices(self) -> str | None:
+        """Return what a person should know of it, such as data that was damaged; a line each."""
         if self._child and self._child.notice:
             return self._child.notice
         try:
             file = notice_file(self._run_dir.run_file(self.name))
             return file.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except OSError:
             return None
 
     def _last_error(self) -> str:

@@ -146,6 +146,7 @@ class StackPlan:
 
     def _data_proxy(self, index: int) -> ProcessSpec:
         worker = f"worker-{index}"
+        trainer = self.run_dir.run_file(TRAINER) if self.config.training.enabled else None
         return ProcessSpec(
             name=f"data-proxy-{index}",
             role=DATA_PROXY,
@@ -158,8 +159,9 @@ class StackPlan:
                 worker_key=self._worker_key(worker),
                 relay_socket=self._relay_socket(index),
                 upstream=self.config.upstream,
-                gateway_run_file=self.run_dir.run_file(TRAINER),
+                gateway_run_file=trainer,
                 database=self.run_dir.conversations,
+                store=self.config.services.store,
                 session_timeout_s=self.config.services.session_timeout_s,
             ),
             after=(ROUTER, worker),

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -131,15 +131,22 @@ def report_stage(config: ServeConfig, text: str) -> None:
 
 
 def notice_file(run_file: Path) -> Path:
-    """Return where a role keeps what a person should know of its start: beside its run file."""
+    """Return where a role keeps what a person should know of it: beside its run file."""
     return run_file.with_suffix(".notice")
 
 
-def report_notice(config: ServeConfig, text: str) -> None:
-    """Say something of this start that a person should know; the status of the stack shows it."""
-    logger.warning("notice %s", text)
+def report_notices(config: ServeConfig, notices: Sequence[str]) -> None:
+    """Say all that a person should know of this process; the status of the stack shows it.
+
+    Args:
+        config: the process.
+        notices: sentences, a line each; they take the place of those that were said before.
+    """
+    text = "\n".join(" ".join(notice.split()) for notice in notices)
+    if not text:
+        return
     if config.run_file:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a full disk; whoever found it has logged it
             write_private(notice_file(config.run_file), text)
     elif _link:
         _link.report(Report(report="notice", text=text))

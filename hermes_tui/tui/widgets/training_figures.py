@@ -157,6 +157,7 @@ BY_NAME = {figure.name: figure for figure in FIGURES}
 WORDS = {
     "next": "a step begins when this many are scored and can't be taken back any more",
     "rolled": "an earlier version's weights serve again, under a new number",
+    "lost": "found damaged or missing since the trainer started, and what took its place",
     "careful": "a model that plays for its reward says less and less, or always the same",
     "skipped": "what was said and is never trained, counted by its reason",
     "step": "what the step did to what was judged; enter lists its episodes",

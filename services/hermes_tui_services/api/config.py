@@ -78,6 +78,17 @@ class AgentConfig(Section):
     The agent can read their values."""
 
 
+class StoreConfig(Section):
+    """``[services.store]``: what was said, in ``conversations.db``."""
+
+    max_bytes: int = Field(1_000_000_000, ge=0)
+    """Beyond this the conversations that were used the longest ago are deleted; never one with a
+    score that waits to be trained. 0 keeps everything."""
+    keep_s: float = Field(86_400.0, ge=0)
+    """Conversations in use within this time are kept, even where that is too much; in any case
+    those of the last hour."""
+
+
 class ServicesConfig(Section):
     """``[services]``: the agent service."""
 
@@ -87,6 +98,7 @@ class ServicesConfig(Section):
     router: RouterConfig = RouterConfig()
     pairs: PairsConfig = PairsConfig()
     agent: AgentConfig = AgentConfig()
+    store: StoreConfig = StoreConfig()
     session_timeout_s: float = Field(86400.0, gt=0)
     """Seconds without a turn after which a session's agent is released; its history stays."""
 
@@ -143,6 +155,8 @@ class DataProxyRole(ServicesRole):
     """Run file of the stack's own inference gateway; None: it has none."""
     relay_socket: Path | None = None
     """Where the worker finds the relay when it has a network of its own; None: it has not."""
+    store: StoreConfig = StoreConfig()
+    """How much is kept in the database."""
     session_timeout_s: float = 86400.0
     """Seconds without a turn after which the worker is told to release a session."""
 

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from hermes_tui_common.errors import ApiError, HermesTuiError
 from hermes_tui_common.heartbeat import working
-from hermes_tui_common.http import EXCEPTION_HANDLERS, read_body, sse
+from hermes_tui_common.http import EXCEPTION_HANDLERS, health_response, read_body, sse
 from hermes_tui_common.keyed_locks import KeyedLocks
 from hermes_tui_common.request_keys import RequireKey
 from hermes_tui_common.serving import report_stage
@@ -225,7 +225,7 @@ async def _stop(worker: _Worker) -> None:
 
 
 async def _health(request: Request) -> Response:
-    return JSONResponse({"status": "ok", "running": len(request.app.state.worker.runs)})
+    return health_response(running=len(request.app.state.worker.runs))
 
 
 async def _run(request: Request) -> Response:

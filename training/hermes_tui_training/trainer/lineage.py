@@ -9,6 +9,7 @@ checkpoints. A version's number is never given twice.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,18 @@ logger = logging.getLogger(__name__)
 class Lineage:
     """Finds heads over a store and its checkpoints. Methods block; one thread at a time."""
 
-    def __init__(self, store: Store, root: Path) -> None:
+    def __init__(
+        self, store: Store, root: Path, report: Callable[[Sequence[str]], None] = lambda _: None
+    ) -> None:
         """
         Args:
             store: knows the head and the steps.
             root: the directory of the checkpoints.
+            report: gets all notices whenever there is another one.
         """
         self._store = store
         self._root = root
+        self._report = report
         self._parents: dict[int, int] = {}
         self.notices = [store.notice] if store.notice else []
         """What was lost and what took its place, in words, oldest first."""
@@ -145,3 +150,4 @@ class Lineage:
         logger.warning("%s", text)
         if text not in self.notices:
             self.notices.append(text)
+            self._report(self.notices)
