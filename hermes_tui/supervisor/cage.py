@@ -8,6 +8,9 @@ in /run and /tmp. It has no capabilities. Options as of bubblewrap 0.8.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hermes_tui_common.errors import ConfigError
+from hermes_tui_common.errors import ConfigError, StackError
 from hermes_tui_services.api.config import AgentConfig
 
 INHERITED = (
@@ -129,7 +132,10 @@ class Cage:
     """The Unix socket that is its only way out; None: it shares the machine's network."""
 
     def command(self) -> tuple[str, ...]:
-        """Return the command that a worker is run under."""
+        """Return the command that a worker is run under.
+
+        Raises: StackError: a path of the user's is not there.
+        """
         return (self.program, *self._options(), "--")
 
     def _options(self) -> Iterator[str]:
@@ -139,18 +145,24 @@ class Cage:
             yield "--share-net"
         yield from _system()
         yield from ("--proc", "/proc", "--dev", "/dev")
-        home = Path.home()
-        for folder in (Path("/tmp"), Path("/var/tmp"), Path("/run"), home):  # noqa: S108
-            if folder != Path("/"):
-                yield from ("--tmpfs", str(folder))
+        homes = _homes()
+        for folder in (Path("/tmp"), Path("/var/tmp"), Path("/run"), *homes):  # noqa: S108
+            yield from ("--tmpfs", str(folder))
         if _RESOLVER.is_symlink() and _RESOLVER.exists():
             yield from _bind("--ro-bind", _RESOLVER.resolve())
-        needed = [place for place in (*_python(), self.start_in) if place not in _above(home)]
-        for path in (*needed, *self.readable):
+        shows_home = set().union(*map(_above, homes))
+        needed = [place for place in (*_python(), self.start_in) if place not in shows_home]
+        for path in needed:
             if path.exists():
                 yield from _shown("--ro-bind", path)
-        for path in self.writable:
-            yield from _shown("--bind", path)
+        for key, option, paths in (
+            ("read_paths", "--ro-bind", self.readable),
+            ("write_paths", "--bind", self.writable),
+        ):
+            for path in paths:
+                if not path.exists():
+                    raise StackError(f"services.agent.{key}: there is no {path}")
+                yield from _shown(option, path)
         yield from ("--tmpfs", str(self.hidden))
         for path in self.own:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -178,13 +190,26 @@ def _system() -> Iterator[str]:
 
 def _python() -> Iterator[Path]:
     """Yield where this interpreter and its packages lie, outside of the system's directories."""
-    places = [Path(sys.prefix), Path(sys.base_prefix), *map(Path, sys.path)]
+    # A worker does not inherit these, and they may show more than Python.
+    not_inherited = set(os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    if not sys.flags.safe_path:
+        not_inherited.add(sys.path[0])
+    places = [Path(sys.prefix), Path(sys.base_prefix)]
+    places += [Path(place) for place in sys.path if place not in not_inherited]
     places += [Path(sys.executable).parent, Path(sys.executable).resolve().parent]
     shown = {Path("/") / name for name in _SYSTEM}
     for place in places:
         if place.is_absolute() and not shown & _above(place):
             shown.add(place)
             yield place
+
+
+def _homes() -> set[Path]:
+    """Return the user's home, as the environment and as the system has it."""
+    homes = {Path.home()}
+    with contextlib.suppress(KeyError):  # a container may run as a user that has no name
+        homes.add(Path(pwd.getpwuid(os.getuid()).pw_dir))
+    return homes - {Path("/")}
 
 
 def _above(path: Path) -> set[Path]:

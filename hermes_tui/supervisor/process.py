@@ -371,7 +371,8 @@ class ManagedProcess:
         """Look for the run file of this very start, and ask /health who answers there."""
         file = self._run_dir.run_file(self.name)
         if child.ready and not file.exists():
-            write_private(file, child.ready.model_dump_json())
+            with contextlib.suppress(OSError):  # a full disk: tried again
+                write_private(file, child.ready.model_dump_json())
         try:
             role = RoleRunFile.read(self._run_dir.run_file(self.name))
         except FileNotFoundError:
@@ -416,7 +417,9 @@ class ManagedProcess:
         errors = [line for line in lines if _ERROR_LINE.search(line)]
         last = (errors or lines or ["ended without a word"])[-1]
         own = f"{self.name}: "
-        return last.strip().removeprefix("error: ").removeprefix(own)
+        last = last.strip().removeprefix("error: ").removeprefix(own)
+        hint = '; services.agent.cage = "off" goes without a cage'
+        return last + hint if last.startswith("bwrap: ") else last
 
     def _forget_run_file(self) -> None:
         """Remove what a start left. Raises: OSError: such as a directory of that name."""

@@ -19,7 +19,7 @@ from hermes_tui.core.models import StackInfo
 from hermes_tui.supervisor import cage
 from hermes_tui.supervisor.cage import Confinement
 from hermes_tui.supervisor.child import child_environment
-from hermes_tui_common.errors import ConfigError
+from hermes_tui_common.errors import ConfigError, StackError
 from hermes_tui_services.api.config import AgentConfig
 from hermes_tui_services.worker.hermes.guards import NO_CAGE, YOUR_FILES, always_asks
 
@@ -94,6 +94,13 @@ def test_a_path_of_the_users_shows_neither_the_run_directory_nor_the_settings(
     assert "secret" not in seen
     assert seen.splitlines()[-1] == "written changed"
     assert (tmp_path / "run" / "work" / "new").exists()
+
+
+@needs_bubblewrap
+def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for key in ("read_paths", "write_paths"):
+        with pytest.raises(StackError, match=f"services.agent.{key}: there is no /nowhere"):
+            shown(tmp_path, "true", **{key: ["/nowhere"]})
 
 
 @needs_bubblewrap
