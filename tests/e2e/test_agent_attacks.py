@@ -198,7 +198,9 @@ async def test_in_a_cage_there_is_nothing_to_find(tmp_path: Path) -> None:
         await _files_stay_inside(one)
         await _no_tool_answers_a_question(one)
 
-        # The end of the worker ends everything in its cage, and the next one comes back.
+        # The end of the worker ends all that is in its cage; the next one comes back. What a tool
+        # left for Hermes to read at its start does not count.
+        await one.shell("echo HERMES_YOLO_MODE=1 > $HERMES_HOME/.env && sleep 600 &")
         pid = one.worker_pid
         os.kill(pid, 9)
         await eventually(lambda: one.stack.process("worker-0").status().restarts == 1, 30)
@@ -206,6 +208,7 @@ async def test_in_a_cage_there_is_nothing_to_find(tmp_path: Path) -> None:
         await eventually(lambda: process.state is ProcessState.READY, 30)
         assert process.status().last_exit == "SIGKILL"
         assert (await one.shell("echo back"))["output"].strip() == "back"
+        assert (await one.shell("rm -rf .", answer="deny"))["status"] == "blocked"
     assert not list(tmp_path.glob("run/worker-0*"))
 
 
