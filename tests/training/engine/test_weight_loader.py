@@ -14,8 +14,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from hermes_tui_common.errors import TrainingError
-from hermes_tui_training.engine.decoder import Chunk
+from hermes_tui_training.engine.decoder import Chunk, LowRank
+from hermes_tui_training.engine.linear import Linear
 from hermes_tui_training.engine.llama import LlamaDecoder, LlamaShape
+from hermes_tui_training.engine.transformers_decoder import TransformersDecoder
 from hermes_tui_training.engine.weight_loader import read_checkpoint
 
 # peft 0.21 asks transformers 5.24 for an attribute under its old name.
@@ -167,3 +169,57 @@ def test_a_broken_adapter_is_refused(base: Path, tmp_path: Path, breaking: Any) 
     breaking(tmp_path / "adapter")
     with pytest.raises(TrainingError, match="cannot be loaded"):
         read_checkpoint(base, tmp_path / "adapter")
+
+
+def test_what_little_an_adapter_has_learned_survives_in_bfloat16() -> None:
+    """Merged and rounded, much of it is lost; beside the weights it is all there."""
+    torch.manual_seed(1)
+    weight = (torch.randn(48, 64) * 0.2).bfloat16()
+    adapter = LowRank(up=torch.randn(48, 4) * 1e-3, down=torch.randn(4, 64) * 0.1)
+    x = torch.randn(4096, 64).bfloat16()
+    learned = x.float() @ adapter.down.T @ adapter.up.T
+
+    def share_left(linear: Linear) -> float:
+        """Return how much of what was learned is there; the rest is rounding noise."""
+        found = linear(x).float() - Linear(weight)(x).float()
+        return float((found * learned).sum() / (learned * learned).sum())
+
+    assert share_left(Linear(weight, adapter=adapter)) == pytest.approx(1.0, abs=0.1)
+    assert share_left(Linear(adapter.merged_into(weight).bfloat16())) < 0.7
+    bias = torch.randn(48).bfloat16()
+    beside = Linear(weight, bias, adapter)(x).float()
+    exact = x.float() @ adapter.merged_into(weight).T + bias.float()
+    torch.testing.assert_close(beside, exact, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("changes", [{}, {"attention_bias": True}])
+def test_in_bfloat16_our_pass_adds_what_the_adapter_says(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    base = make_decoder(tmp_path / "base", **changes)
+    save_adapter(base, tmp_path / "adapter", rank_pattern={"q_proj": 2})
+    shape = LlamaShape.from_config(json.loads((base / "config.json").read_text()))
+    assert shape is not None
+    state = read_checkpoint(base, tmp_path / "adapter")
+    exact, beside = (
+        logits(LlamaDecoder(shape, state, device=torch.device("cpu"), dtype=dtype))
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    plain = LlamaDecoder(
+        shape, read_checkpoint(base, base), device=torch.device("cpu"), dtype=torch.float32
+    )
+    assert (beside - exact).norm() < 0.1 * (exact - logits(plain)).norm()
+
+
+def test_adapters_come_and_go_beside_weights_of_transformers_own_pass(tmp_path: Path) -> None:
+    base = make_decoder(tmp_path / "base", rope_parameters={"rope_type": "dynamic", "factor": 2.0})
+    save_adapter(base, tmp_path / "adapter")
+    decoder = TransformersDecoder(base, device=torch.device("cpu"), dtype=torch.bfloat16)
+    seen = []
+    for checkpoint in (base, tmp_path / "adapter", base, tmp_path / "adapter"):
+        decoder.prepare(read_checkpoint(base, checkpoint))()
+        chunk = Chunk(token_ids=[1, 2, 3], cache=decoder.new_cache())
+        seen.append(decoder.forward([chunk]))
+    assert torch.equal(seen[0], seen[2])
+    assert torch.equal(seen[1], seen[3])
+    assert not torch.equal(seen[0], seen[1])

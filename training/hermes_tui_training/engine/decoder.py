@@ -9,7 +9,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowRank:
+    """What an adapter adds to a weight: up @ down."""
+
+    up: Tensor
+    """[out, rank] float32."""
+    down: Tensor
+    """[rank, in] float32, with the adapter's scale in it."""
+
+    def merged_into(self, weight: Tensor) -> Tensor:
+        """Return the sum, in float32."""
+        return torch.addmm(weight.float(), self.up, self.down)
 
 
 class State(Mapping[str, Tensor]):
@@ -23,15 +38,18 @@ class State(Mapping[str, Tensor]):
         self,
         tensors: Mapping[str, Tensor],
         changes: Mapping[str, Callable[[], Tensor]] | None = None,
+        adapters: Mapping[str, LowRank] | None = None,
     ) -> None:
         """
         Args:
             tensors: all weights, often memory-mapped files.
             changes: computes each weight that differs from the base model's; all others equal it.
                 None when it is not known which weights differ.
+            adapters: what is added to weights; ``changes`` has each of them merged.
         """
         self._tensors = tensors
         self._changes = changes
+        self._adapters = adapters or {}
 
     def __getitem__(self, name: str) -> Tensor:
         if self._changes and name in self._changes:
@@ -43,6 +61,11 @@ class State(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._tensors)
+
+    def unmerged(self, name: str) -> tuple[Tensor, LowRank | None]:
+        """Return a weight without its adapter, and the adapter; None when it has none."""
+        adapter = self._adapters.get(name)
+        return (self[name] if adapter is None else self._tensors[name]), adapter
 
     def is_base(self, name: str) -> bool:
         """True if a weight is known to equal the base model's; also for a name that neither has."""

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from hermes_tui_training.engine.decoder import LowRank, State
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +29,28 @@ _TYPICAL_ROWS = 16
 
 
 class Linear:
-    """x ↦ x Wᵀ + b. Holds W packed where that is faster, otherwise as it is."""
+    """x ↦ x (W + up down)ᵀ + b. Holds W packed where that is faster, otherwise as it is.
 
-    __slots__ = ("_bias", "_is_packed", "_weight")
+    The adapter (up, down) is for weights of less precision than float32; merged into one of those,
+    most of what it adds would be rounded away.
+    """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    __slots__ = ("_bias", "_down", "_is_packed", "_up", "_weight")
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, adapter: LowRank | None = None
+    ) -> None:
+        """
+        Args:
+            weight: [out, in].
+            bias: [out]; None for none.
+            adapter: what is added to the weight; None for nothing.
+        """
         self._bias = bias
+        self._up = self._down = None
+        if adapter is not None:
+            assert weight.dtype != torch.float32, "in float32 an adapter is merged"
+            self._up, self._down = adapter.up.to(weight), adapter.down.to(weight)
         self._is_packed = (
             weight.device.type == "cpu" and weight.dtype == torch.float32 and _packing_works()
         )
@@ -41,7 +60,32 @@ class Linear:
         """Return x Wᵀ + b, [T, out] for x of [T, in]."""
         if self._is_packed:
             return _packed_product(x, self._weight, self._bias)
+        if self._up is not None and self._down is not None:
+            # One sum, rounded once: added to a rounded product, a small part would be lost again.
+            added = F.linear(F.linear(x, self._down), self._up)
+            product = torch.addmm(added, x, self._weight.t())
+            return product if self._bias is None else product + self._bias
         return F.linear(x, self._weight, self._bias)
+
+
+def unmerged(
+    state: State, names: Sequence[str], device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, LowRank | None]:
+    """Return weights with one input as one, a copy, and what their adapters add to it."""
+    parts = [state.unmerged(name) for name in names]
+    weight = torch.cat([part.to(device, dtype) for part, _ in parts])
+    if all(adapter is None for _, adapter in parts):
+        return weight, None
+    down = torch.cat([low.down for _, low in parts if low is not None])
+    up = torch.zeros(len(weight), len(down))
+    row = column = 0
+    for part, low in parts:
+        if low is not None:
+            rows, columns = low.up.shape
+            up[row : row + rows, column : column + columns] = low.up
+            column += columns
+        row += len(part)
+    return weight, LowRank(up=up, down=down)
 
 
 def _packed(weight: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hermes_tui_training.engine.decoder import Chunk, State
-from hermes_tui_training.engine.linear import Linear
+from hermes_tui_training.engine.linear import Linear, unmerged
 
 _ARCHITECTURES = (
     "LlamaForCausalLM",
@@ -273,7 +273,11 @@ class LlamaDecoder:
         def joined(prefix: str, names: Sequence[str]) -> Linear:
             has_bias = f"{prefix}.{names[0]}.bias" in state
             bias = cat([f"{prefix}.{name}.bias" for name in names]) if has_bias else None
-            return Linear(cat([f"{prefix}.{name}.weight" for name in names]), bias)
+            weights = [f"{prefix}.{name}.weight" for name in names]
+            if self._dtype == torch.float32:
+                return Linear(cat(weights), bias)
+            weight, adapter = unmerged(state, weights, self._device, self._dtype)
+            return Linear(weight, bias, adapter)
 
         def layer(prefix: str) -> _Layer:
             attention, feed_forward = f"{prefix}.self_attn", f"{prefix}.mlp"

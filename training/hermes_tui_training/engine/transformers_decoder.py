@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from hermes_tui_common.errors import TrainingError
-from hermes_tui_training.engine.decoder import Chunk, State
+from hermes_tui_training.engine.decoder import Chunk, LowRank, State
+from hermes_tui_training.engine.linear import Linear
 
 
 class TransformersCache:
@@ -49,6 +50,9 @@ class TransformersDecoder:
             raise TrainingError(f"the model in {model_dir} cannot be loaded: {error}") from error
         self._model = model.to(device).eval()
         self._device = device
+        self._dtype = dtype
+        self._adapted: list[Any] = []
+        """Layers with an adapter beside their weight."""
         self._config = model.config.get_text_config()
         # Models differ in what they call it, and some warn about the other name
         # (https://github.com/huggingface/transformers/pull/43679; checked with 5.24).
@@ -72,7 +76,11 @@ class TransformersDecoder:
 
     def prepare(self, state: State) -> Callable[[], None]:
         """Check new weights against the model; calling the result copies them into it."""
-        own, new = self._model.state_dict(), dict(state)
+        own = self._model.state_dict()
+        merges = self._dtype == torch.float32
+        parts = {name: (state[name], None) if merges else state.unmerged(name) for name in state}
+        new = {name: weight for name, (weight, _) in parts.items()}
+        adapters = {name: low for name, (_, low) in parts.items() if low is not None}
         for name, weight in new.items():
             if name in own and own[name].shape != weight.shape:
                 raise TrainingError(f"{name} has another shape in the model")
@@ -81,8 +89,22 @@ class TransformersDecoder:
 
         def install() -> None:
             self._model.load_state_dict(new, strict=False)
+            for module in self._adapted:
+                del module.forward  # its class's own
+            self._adapted = [self._adapt(name, low) for name, low in adapters.items()]
 
         return install
+
+    def _adapt(self, name: str, adapter: LowRank) -> Any:
+        """Have a linear layer add what an adapter says; return the layer."""
+        module = self._model.get_submodule(name.removesuffix(".weight"))
+        linear = Linear(module.weight, module.bias, adapter)
+
+        def forward(x: Tensor) -> Tensor:
+            return linear(x.flatten(0, -2)).view(*x.shape[:-1], -1)
+
+        module.forward = forward
+        return module
 
     @torch.inference_mode()
     def forward(self, chunks: Sequence[Chunk]) -> Tensor:

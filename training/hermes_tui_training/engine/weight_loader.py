@@ -1,7 +1,8 @@
 """Reads weights: a Hugging Face directory, or a checkpoint of it (full, or a LoRA adapter).
 
-An adapter is always merged in float32 into the original base weights: rounding errors do not add up
-over many versions.
+An adapter is always of the original base weights: rounding errors do not add up over many versions.
+It can be read merged, in float32, or beside the weight that it changes: a weight in bfloat16 would
+lose most of what an adapter adds to it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hermes_tui_common.errors import TrainingError
-from hermes_tui_training.engine.decoder import State
+from hermes_tui_training.engine.decoder import LowRank, State
 
 _ADAPTER_PREFIX = "base_model.model."
 _LORA_KEY = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])(?:\.default)?\.weight")
@@ -104,6 +105,7 @@ def _with_adapter(base: dict[str, Tensor], checkpoint: Path) -> State:
         raise ValueError("it is no plain LoRA adapter (DoRA and others are not supported)")
     tensors = dict(base)
     changes: dict[str, Callable[[], Tensor]] = {}
+    adapters: dict[str, LowRank] = {}
     factors: dict[str, dict[str, Tensor]] = {}
     for key, tensor in _tensors(checkpoint / "adapter_model.safetensors"):
         _require_finite(tensor, key, checkpoint)
@@ -120,16 +122,13 @@ def _with_adapter(base: dict[str, Tensor], checkpoint: Path) -> State:
         name, up, down = f"{module}.weight", pair["B"], pair["A"]
         if base[name].shape != (up.shape[0], down.shape[1]) or up.shape[1] != down.shape[0]:
             raise ValueError(f"the adapter of {module} does not fit the base model's weight")
-        changes[name] = functools.partial(
-            _merged, tensors[name], up, down, _scale(config, module), name, checkpoint
-        )
-    return State(tensors, changes)
+        adapters[name] = LowRank(up=up, down=down * _scale(config, module))
+        changes[name] = functools.partial(_merged, tensors[name], adapters[name], name, checkpoint)
+    return State(tensors, changes, adapters)
 
 
-def _merged(
-    base: Tensor, up: Tensor, down: Tensor, scale: float, name: str, checkpoint: Path
-) -> Tensor:
-    merged = torch.addmm(base.float(), up, down, alpha=scale)
+def _merged(base: Tensor, adapter: LowRank, name: str, checkpoint: Path) -> Tensor:
+    merged = adapter.merged_into(base)
     _require_finite(merged, name, checkpoint)
     return merged
 
