@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +47,9 @@ def machine_toml(settings: Mapping[str, Recommendation], about: str) -> str:
         key = f"{section}.{row.partition(' = ')[0]}"
         if row.startswith("["):
             section = row.strip("[]")
+            # A table of a setting's own, not of settings: its header alone would empty it.
+            if isinstance(_value_at(section), dict) and _value_at(section):
+                row = f"# {row}"
         elif key in settings:
             name, _, default = row.partition(" = ")
             lines += _comment(f"For {settings[key].why}; the default is {default}.")
@@ -73,7 +77,10 @@ def _section(section: BaseModel, path: str, *, explain: bool, annotate: Annotate
         if explain:
             rows += _comment(_explanation(field))
         if isinstance(value, dict):
-            rows += [f"[{path}.{key}]", *(f"{k} = {_toml(v)}" for k, v in value.items())]
+            rows += [
+                f"[{path}.{key}]",
+                *(f"{tomlkit.key(k).as_string()} = {_toml(v)}" for k, v in value.items()),
+            ]
             continue
         remark = annotate(f"{path}.{key}")
         rows.append(f"{key} = {_toml(value)}" + (f"  # {remark}" if remark else ""))
@@ -86,6 +93,11 @@ def _section(section: BaseModel, path: str, *, explain: bool, annotate: Annotate
     for key, value in tables:
         child = f"{path}.{key}" if path else key
         yield from _section(value, child, explain=explain, annotate=annotate)
+
+
+def _value_at(path: str) -> Any:
+    """Return the default section or value under a dotted key."""
+    return functools.reduce(getattr, path.split("."), Config())
 
 
 def _toml(value: Any) -> str:

@@ -37,7 +37,7 @@ class LearnerProcess:
         self.run_file = root / "learner.json"
         self.log = root / "learner.log"
         self.checkpoints = root / "checkpoints"
-        self._model, self._training = str(model), training
+        self.model, self._training = str(model), training
         self._environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         if threads is not None:
             self._environment["OMP_NUM_THREADS"] = str(threads)
@@ -63,7 +63,7 @@ class LearnerProcess:
                 lifeline=True,
             ),
             admin_key=ADMIN_KEY,
-            model=ModelConfig(path=self._model),
+            model=ModelConfig(path=self.model),
             training=self._training,
             checkpoints=self.checkpoints,
         )

@@ -51,6 +51,8 @@ class ScriptedLearner:
         self.gone = False
         self.busy_with: int | None = None
         self.leaves_behind = 0
+        self.base: str | None = None
+        """What its checkpoints say that they are trained from; None: they do not say."""
 
     async def health(self) -> LearnerHealth:
         if self.gone:
@@ -82,8 +84,12 @@ class ScriptedLearner:
                 for span in sample.spans
             ),
             stale_episode_ids=request.facts.episode_ids[: self.leaves_behind],
+            base=self.base,
+            parent=request.base_version,
         )
-        with checkpoint.writing(self.root, request.target_version) as directory:
+        with checkpoint.writing(
+            self.root, request.target_version, base=self.base or "", parent=request.base_version
+        ) as directory:
             (directory / checkpoint.STEP_FILE).write_text(result.model_dump_json())
         return result
 
@@ -132,7 +138,7 @@ def _metrics() -> LearnerMetrics:
 class Bench:
     """A store, a learner, an engine, and an orchestrator to start and stop."""
 
-    def __init__(self, root: Path, **training: Any) -> None:
+    def __init__(self, root: Path, *, model: str = "smollm2-135m", **training: Any) -> None:
         self.root = root
         self.store = Store(root / "trajectories.db")
         self.learner = ScriptedLearner(root / "checkpoints")
@@ -142,7 +148,7 @@ class Bench:
         self.config = TrainerRole(
             serve=ServeConfig(name="trainer"),
             admin_key="k" * 32,
-            model=ModelConfig(),
+            model=ModelConfig(path=model),
             training=TrainingConfig(**values),
             database=root / "trajectories.db",
             checkpoints=root / "checkpoints",

@@ -69,6 +69,51 @@ async def test_groups_never_mix_tasks(gateway: Gateway) -> None:
     assert_openai_error(answer, 409, "'one'")
 
 
+async def topics(gateway: Gateway) -> list[str]:
+    rows = (await gateway.call("GET", "/rl/sessions")).json()["data"]
+    return [row["topic"] for row in rows]
+
+
+async def test_the_first_message_says_what_a_session_is_about(gateway: Gateway) -> None:
+    session_id, key = await gateway.session("chat")
+    assert await topics(gateway) == ["chat"]
+    await gateway.chat(key, "Write a poem")
+    await gateway.chat(key, "Now fix my python script")
+    assert await topics(gateway) == ["writing"], "the first message counts"
+    told = [e.payload for e in gateway.store.events.stored() if e.kind == "session.topic_set"]
+    assert [(one["session_id"], one["topic"]) for one in told] == [(session_id, "writing")]
+
+
+async def test_a_topic_that_is_set_stays_and_siblings_share_it(gateway: Gateway) -> None:
+    started = await gateway.call(
+        "POST", "/rl/start_session", {"task_id": "compare", "group_size": 2}
+    )
+    first, second = started.json()["sessions"]
+    body = {"session_id": second["session_id"], "topic": " rhymes "}
+    assert (await gateway.call("POST", "/rl/set_topic", body)).json()["topic"] == "rhymes"
+    await gateway.chat(first["session_api_key"], "Write a poem")
+    assert await topics(gateway) == ["rhymes", "rhymes"]
+    (episode,) = gateway.store.episodes.find(session_id=first["session_id"])
+    assert (episode.task_id, episode.topic) == ("compare", "rhymes")
+
+
+async def test_a_session_sets_its_own_topic_only(gateway: Gateway) -> None:
+    own, key = await gateway.session()
+    other, _ = await gateway.session()
+    assert (await gateway.call("POST", "/rl/set_topic", {"topic": "a"}, key=key)).json() == {
+        "message": "success",
+        "session_id": own,
+        "topic": "a",
+    }
+    body = {"topic": "a", "session_id": other}
+    assert (await gateway.call("POST", "/rl/set_topic", body, key=key)).status_code == 403
+    body = {"topic": "a#2", "session_id": own}
+    refused = await gateway.call("POST", "/rl/set_topic", body)
+    assert assert_openai_error(refused, 400)["param"] == "topic"
+    unknown = {"topic": "a", "session_id": "sess-x"}
+    assert (await gateway.call("POST", "/rl/set_topic", unknown)).status_code == 404
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -450,8 +495,7 @@ async def test_health_and_status(gateway: Gateway) -> None:
     _, key = await gateway.session()
     health = (await gateway.http.get("/health")).json()
     assert health == {
-        "status": "degraded",
-        "problem": "the learner is not there: scores are kept, and trained once it is back",
+        "status": "ok",
         "backend": "fake",
         "sessions": 1,
         "paused": False,

@@ -29,7 +29,7 @@ from hermes_tui_training.api.learner import (
     StepResult,
     VersionExistsError,
 )
-from hermes_tui_training.api.types import Completion, Episode
+from hermes_tui_training.api.types import Completion, Episode, LineageId
 from hermes_tui_training.learner.direction import turn_into_direction
 from hermes_tui_training.learner.learner import Learner
 from hermes_tui_training.store import checkpoint
@@ -331,6 +331,21 @@ def test_checkpoints_of_other_settings_are_refused(model_dir: Path, tmp_path: Pa
     _learner(model_dir, tmp_path).step(make_request([_episode(model_dir)], _weights(1.0)))
     with pytest.raises(ConfigError, match=r"training\.lora\.rank is 0"):
         _learner(model_dir, tmp_path, FULL)
+
+
+def test_another_model_begins_at_0_beside_the_versions_of_the_first(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    _learner(model_dir, checkpoints).step(make_request([_episode(model_dir)], _weights(1.0)))
+    other = make_tiny_model(tmp_path / "other")
+    assert _learner(other, checkpoints).version == 0
+    request = make_request([_episode(other)], _weights(1.0))
+    answer = _learner(other, checkpoints).step(request.model_copy(update={"target_version": 2}))
+    assert (answer.result.base, answer.result.parent) == (str(other), 0)
+    assert checkpoint.lineage_of(checkpoints, 2) == LineageId(base=str(other))
+    assert _learner(model_dir, checkpoints).version == 1
+    assert _learner(other, checkpoints).version == 2
 
 
 def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Trainer:
         self._config = TrainerRole(
             serve=ServeConfig(name="trainer"),
             admin_key=ADMIN_KEY,
-            model=ModelConfig(),
+            model=ModelConfig(path=learner.model),
             training=TRAINING,
             database=root / "trajectories.db",
             checkpoints=learner.checkpoints,

@@ -63,6 +63,8 @@ def batch_facts(
         reward_min=min(rewards),
         reward_max=max(rewards),
         advantage_mean=_mean(values),
+        num_praised=sum(value > 0 for value in values),
+        num_punished=sum(value < 0 for value in values),
         baseline=_mean([one.baseline for one in advantages]),
         num_prompt_tokens=sum(s.loss_mask.count(False) for s in samples),
         staleness_mean=_mean(staleness),
@@ -90,6 +92,7 @@ def step_row(result: StepResult, times: PublishTimes) -> dict[str, Any]:
         "step": result.target_version,
         "policy_version": result.target_version,
         "rolled_back_to": None,
+        **_origin(result),
         "episode_ids": [i for i in facts.episode_ids if i not in result.stale_episode_ids],
         **facts.model_dump(exclude={"episode_ids", "baselines", "scored_at", "wait_s", "claim_s"}),
         **metrics.model_dump(exclude={"seconds"}),
@@ -114,6 +117,7 @@ def rollback_row(result: RollbackResult, times: PublishTimes) -> dict[str, Any]:
         "step": result.target_version,
         "policy_version": result.target_version,
         "rolled_back_to": result.rolled_back_to,
+        **_origin(result),
         "episode_ids": [],
         "seconds": {
             "save": times.save_s,
@@ -123,6 +127,11 @@ def rollback_row(result: RollbackResult, times: PublishTimes) -> dict[str, Any]:
         "published": times.published,
         "finished_at": time.time(),
     }
+
+
+def _origin(result: StepResult | RollbackResult) -> dict[str, Any]:
+    """Return what a version was made from."""
+    return {"base": result.base, "adapter": result.adapter, "parent": result.parent}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -12,9 +12,8 @@ from hermes_tui_training.algorithm.advantages import (
     scored_episode,
     updated_baselines,
 )
-from hermes_tui_training.algorithm.choices import scored_choices, without_choices
 from hermes_tui_training.algorithm.samples import training_samples
-from hermes_tui_training.api.config import RewardConfig, TrainingConfig
+from hermes_tui_training.api.config import TrainingConfig
 from hermes_tui_training.api.types import Episode, TrainingSample
 
 
@@ -23,7 +22,7 @@ class StepBatch:
     """The episodes that one step trains, with their advantages and samples."""
 
     baselines: dict[str, float]
-    """Baselines after it, by task id and the run's."""
+    """Baselines after it, by topic and turn, and the run's."""
     episodes: list[Episode] = field(default_factory=list)
     """Those that it trains."""
     advantages: list[EpisodeAdvantage] = field(default_factory=list)
@@ -48,38 +47,28 @@ def make_step_batch(
     """
     reward, group = training.reward, training.group
     scored = [
-        [scored_episode(without_choices(episode), reward.turn_discount) for episode in members]
+        [scored_episode(_by_topic(episode), reward.turn_discount) for episode in members]
         for members in groups
     ]
     everyone = [one for members in scored for one in members]
     batch = StepBatch(baselines=updated_baselines(baselines, everyone, reward))
-    for episodes, members in zip(groups, scored, strict=True):
+    for members in scored:
         if len(members) >= group.min_size:
             advantages = group_advantages(members, reward, group)
             batch.num_groups += any(one.by_completion for one in advantages)
         else:
             advantages = [episode_advantage(one, baselines, reward) for one in members]
-        for episode, own in zip(episodes, advantages, strict=True):
-            advantage = _with_choices(own, episode, baselines, reward)
-            samples = training_samples(episode, advantage.by_completion)
+        for one, advantage in zip(members, advantages, strict=True):
+            samples = training_samples(one.episode, advantage.by_completion)
             if not samples:
-                batch.unlearnable.append(episode.episode_id)
+                batch.unlearnable.append(one.episode.episode_id)
                 continue
-            batch.episodes.append(episode)
+            batch.episodes.append(one.episode)
             batch.advantages.append(advantage)
             batch.samples += samples
     return batch
 
 
-def _with_choices(
-    advantage: EpisodeAdvantage,
-    episode: Episode,
-    baselines: Mapping[str, float],
-    reward: RewardConfig,
-) -> EpisodeAdvantage:
-    """Return an episode's advantage with those of its other choices, each measured alone."""
-    by_completion = {**advantage.by_completion}
-    for choice in scored_choices(episode):
-        scored = scored_episode(choice, reward.turn_discount)
-        by_completion |= episode_advantage(scored, baselines, reward).by_completion
-    return replace(advantage, by_completion=by_completion)
+def _by_topic(episode: Episode) -> Episode:
+    """Return an episode whose task is its topic: that is what baselines are kept for."""
+    return replace(episode, task_id=episode.topic or episode.task_id)

@@ -27,6 +27,9 @@ _REPETITION = 0.3
 _LENGTH_FACTOR = 2.0
 """By which the mean length may grow or shrink within twice the window."""
 
+_RUN_FACTOR = 2.5
+"""By which the length of what is judged may grow or shrink over the run, little by little."""
+
 _ENTROPY_FRAC = 0.3
 """Of the first steps' entropy: below this replies have become near certain."""
 
@@ -109,8 +112,8 @@ def warnings_of(health: Health, steps: Sequence[Mapping[str, Any]]) -> dict[str,
             before, now = health.length_before, health.length_mean
             if not 1 / _LENGTH_FACTOR <= now / before <= _LENGTH_FACTOR:
                 found["length"] = f"replies went from {before:.0f} to {now:.0f} tokens"
-    found |= _step_warnings([row for row in steps if row.get("rolled_back_to") is None])
-    return found
+    run = _step_warnings([row for row in steps if row.get("rolled_back_to") is None])
+    return run | found
 
 
 def _step_warnings(steps: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -120,6 +123,15 @@ def _step_warnings(steps: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         first, last = mean(entropies[:WINDOW]), mean(entropies[-WINDOW:])
         if last < _ENTROPY_FRAC * first:
             found["entropy"] = f"the entropy of replies fell from {first:.2f} to {last:.2f} nats"
+    lengths = [
+        row["num_trained_tokens"] / len(row["episode_ids"])
+        for row in steps
+        if row.get("num_trained_tokens") and row.get("episode_ids")
+    ]
+    if len(lengths) >= 2 * WINDOW:
+        first, last = mean(lengths[:WINDOW]), mean(lengths[-WINDOW:])
+        if not 1 / _RUN_FACTOR <= last / first <= _RUN_FACTOR:
+            found["length"] = f"what was judged went from {first:.0f} to {last:.0f} tokens"
     kl = steps[-1].get("reference_kl") if steps else None
     if kl is not None and not kl <= _REFERENCE_KL:
         found["reference"] = f"the reference text has moved by {kl:.2f} nats a token"

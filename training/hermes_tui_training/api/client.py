@@ -21,6 +21,7 @@ from hermes_tui_training.api.protocol import (
     RegisterModel,
     Rollback,
     SetReward,
+    SetTopic,
     StartSession,
     UnsetReward,
 )
@@ -36,6 +37,7 @@ from hermes_tui_training.api.wire import (
     ServedModels,
     StartedSessions,
     StepRecord,
+    TopicAnswer,
     TrainerStatus,
     UnsetRewardAnswer,
 )
@@ -108,7 +110,7 @@ class InferenceClient:
         """Start sessions.
 
         Args:
-            task_id: baselines and groups are kept per task.
+            task_id: a group is of one task.
             api_key: a session key to use again; None mints one.
             group_size: how many siblings to start.
             group_id: group to join; None makes a new one.
@@ -122,6 +124,11 @@ class InferenceClient:
         """End a session."""
         body = EndSession(session_id=session_id)
         return await self._call("POST", "/rl/end_session", EndedSession, body)
+
+    async def set_topic(self, session_id: str, topic: str) -> TopicAnswer:
+        """Say what a session and its siblings are about."""
+        body = SetTopic(session_id=session_id, topic=topic)
+        return await self._call("POST", "/rl/set_topic", TopicAnswer, body)
 
     async def set_reward(
         self,

@@ -9,7 +9,15 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    SecretStr,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from hermes_tui_common.serving import RoleConfig
 from hermes_tui_common.settings import Secret, Section
@@ -71,9 +79,9 @@ class RewardConfig(Section):
     clip: float = Field(20.0, gt=0)
     """Bound of the advantage's magnitude."""
     baseline_decay: float = Field(1.0, ge=0, le=1)
-    """Decay of the running mean reward, per task and turn, that a lone episode is measured against.
-    With 1 there is none: a score is what it says, and 0 is neutral. Less suits judges that never
-    give a minus."""
+    """Decay of the running mean reward, per topic and turn, that a lone episode is measured
+    against. With 1 there is none: a score is what it says, and 0 is neutral. Less suits judges that
+    never give a minus."""
     turn_discount: float = Field(1.0, ge=0, le=1)
     """Discount per completion, counted back from a judged turn to those before it without a score
     of their own."""
@@ -124,6 +132,50 @@ class GroupConfig(Section):
                 "learned while every counter still moves; use 2 or more"
             )
         return value
+
+
+Topic = Annotated[
+    str,
+    StringConstraints(
+        strip_whitespace=True, min_length=1, max_length=40, pattern=r"^[^#\x00-\x1f\x7f]+$"
+    ),
+]
+"""Name of a topic: a few words in one line. No ``#``, which the baselines' names use."""
+
+
+TOPIC_RULE = "a topic is 1 to 40 characters in one line, without #"
+
+
+def is_topic(text: str) -> bool:
+    """Return whether a text can be a topic."""
+    try:
+        TypeAdapter[str](Topic).validate_python(text)
+    except ValidationError:
+        return False
+    return True
+
+
+class TopicsConfig(Section):
+    """``[training.topics]``: what a session is about. Sessions of one topic share a baseline.
+
+    The first message decides, by its words. Everywhere that sessions are listed the topic can be
+    seen, and set for one session.
+    """
+
+    tasks: tuple[str, ...] = ("chat", "compare")
+    """Tasks whose sessions get a topic by their words; those of any other task have the task as
+    their topic. These two are what the screen and --plain start."""
+    words: dict[Topic, tuple[str, ...]] = Field(
+        default_factory=lambda: {
+            "code": ("code", "python", "function", "script", "program", "bug", "sql", "git"),
+            "files": ("file", "files", "folder", "directory", "install", "run"),
+            "writing": ("write", "rewrite", "email", "letter", "story", "poem", "translate"),
+            "numbers": ("calculate", "plus", "minus", "times", "percent", "how many", "how much"),
+            "questions": ("what", "who", "when", "where", "why", "which", "how"),
+        }
+    )
+    """Topics with their words: the first topic one of whose words is in the first message, as a
+    whole word in whatever case. None: the topic is the task. What is set here replaces the list."""
 
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -275,6 +327,7 @@ class TrainingConfig(Section):
     engine: EngineConfig = EngineConfig()
     reward: RewardConfig = RewardConfig()
     group: GroupConfig = GroupConfig()
+    topics: TopicsConfig = TopicsConfig()
     step: StepConfig = StepConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     lora: LoraConfig = LoraConfig()

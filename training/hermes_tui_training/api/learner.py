@@ -85,7 +85,7 @@ class BatchFacts(Message):
     episode_ids: tuple[str, ...]
     """The episodes that this step consumes."""
     baselines: dict[str, float]
-    """Baselines after this step, by task id and the run's under the empty name."""
+    """Baselines after this step, by topic and turn, and the run's under the empty name."""
     num_groups: int = 0
     """How many groups they are from, of siblings measured against each other."""
     reward_mean: float
@@ -96,6 +96,10 @@ class BatchFacts(Message):
     """Largest reward."""
     advantage_mean: float
     """Mean advantage of the trained completions."""
+    num_praised: int | None = None
+    """Completions with an advantage above 0; None in files from before."""
+    num_punished: int | None = None
+    """Those with one below 0."""
     baseline: float
     """Mean baseline that the rewards were measured against."""
     num_prompt_tokens: int

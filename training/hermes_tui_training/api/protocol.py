@@ -10,12 +10,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from hermes_tui_training.api.config import Topic
+
 
 class EventKind(StrEnum):
     """Kinds of events on ``/rl/events``."""
 
     SESSION_STARTED = "session.started"
     """A session key was minted or taken into use."""
+    SESSION_TOPIC_SET = "session.topic_set"
+    """A session has another topic, and so have its siblings; payload ``topic``."""
     SESSION_ENDED = "session.ended"
     """A session key works no longer."""
     SESSION_FORGOTTEN = "session.forgotten"
@@ -76,7 +80,8 @@ class StartSession(Body):
     """Body of ``POST /rl/start_session``."""
 
     task_id: str = Field(min_length=1, max_length=1000)
-    """The task; baselines and groups are kept per task."""
+    """The task; a group is of one task. It is the topic, too, unless ``training.topics`` says
+    otherwise."""
     api_key: str | None = None
     """A session key to use again; None mints one."""
     group_size: int = Field(1, ge=1, le=1024)
@@ -90,6 +95,15 @@ class EndSession(Body):
 
     session_id: str | None = None
     """With the admin key: the session to end."""
+
+
+class SetTopic(Body):
+    """Body of ``POST /rl/set_topic``."""
+
+    topic: Topic
+    """What the session is about; sessions of one topic share a baseline."""
+    session_id: str | None = None
+    """With the admin key: the session that is meant."""
 
 
 MAX_FEEDBACK_CHARS = 1000
@@ -193,10 +207,6 @@ class StreamOptions(Body):
     """vLLM's; not offered."""
 
 
-MAX_CHOICES = 16
-"""Replies to one request; more are to be asked for in several."""
-
-
 class SamplingRequest(Body):
     """What OpenAI's two completion APIs share; null means the default, as it does there."""
 
@@ -208,7 +218,7 @@ class SamplingRequest(Body):
     top_k: int | None = Field(None, ge=-1, lt=2**31)
     stop: Any = None
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    n: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None

@@ -15,13 +15,12 @@ CompletionStatus = Literal["running", "finished", "lost"]
 """running: the engine works on it · finished: its outcome is recorded, whatever it was ·
 lost: the process died before its outcome was recorded."""
 
-EndReason = Literal["asked", "refreshed", "idle"]
+EndReason = Literal["asked", "refreshed", "idle", "other_model"]
 """asked: by a request · refreshed: another session runs under its key · idle: it had no completion
-for ``training.gateway.session_timeout_s``."""
+for ``training.gateway.session_timeout_s`` · other_model: another model is served now."""
 
-CompletionKind = Literal["turn", "aux", "choice"]
-"""turn: the agent's own turn · aux: a summary, a retry or another call beside it · choice: another
-choice of a turn's request (``n``), with which the conversation does not go on."""
+CompletionKind = Literal["turn", "aux"]
+"""turn: the agent's own turn · aux: a summary, a retry or another call beside it."""
 
 UntrainableReason = Literal[
     "no_token_ids",
@@ -30,7 +29,6 @@ UntrainableReason = Literal[
     "aux_call",
     "sampling_mismatch",
     "constrained",
-    "other_choice",
     "stale",
     "zero_advantage",
     "engine_error",
@@ -42,10 +40,10 @@ UntrainableReason = Literal[
 NOT_OURS = -1
 """Policy version of a token that another model sampled."""
 
-NAMED_REASONS: tuple[UntrainableReason, ...] = ("truncated", "client_left", "other_choice")
-"""Replies that were cut or stopped, or are another choice than the one that counts. Their tokens
-are the policy's own: a reward that names such a reply (``interaction_id``) trains it, one that it
-merely inherits does not."""
+NAMED_REASONS: tuple[UntrainableReason, ...] = ("truncated", "client_left")
+"""Replies that were cut or stopped. Their tokens are the policy's own: a reward that names such a
+reply (``interaction_id``) trains it, one that it merely inherits does not."""
+
 
 CONSTRAINED_FROM = 1e-6
 """A token is trained only where the grammar of its request ruled out less than this probability.
@@ -208,10 +206,27 @@ class Session:
     """When its last completion began; its start before the first."""
     title: str | None = None
     """The first words that were said in it; None before them."""
+    topic: str = ""
+    """What it is about, see ``training.topics``; its task until something is said."""
     num_episodes: int = 0
     """How many episodes it has."""
     num_completions: int = 0
     """How many completions it has, over all episodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineageId:
+    """Versions that continue each other: those of one adapter of one base model."""
+
+    base: str
+    """``model.path`` that they are trained from."""
+    adapter: str = ""
+    """Which of the base's adapters they are; empty is the only one."""
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+        return f"{self.base} ({self.adapter})" if self.adapter else self.base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +271,10 @@ class Episode:
     """Siblings of one task share it."""
     task_id: str
     """The task that start_session named."""
+    topic: str = ""
+    """What its session is about now; empty where that is not known."""
+    sampled_by: str | None = None
+    """The model that sampled it, while another one is served; None: the one that is."""
     state: EpisodeState
     """Where it is on the way to the weights."""
     reward: float | None
@@ -288,6 +307,8 @@ class Episode:
             return self.dropped_reason
         if self.incomplete:
             return "incomplete"
+        if self.sampled_by is not None and self.state != "trained":
+            return "other_model"
         if not self.completions or any(completion.learnable for completion in self.completions):
             return None
         reasons = [c.untrainable_reason for c in self.completions if c.kind == "turn"]

@@ -123,6 +123,17 @@ class UnsetRewardAnswer(WireModel):
     """Its state now."""
 
 
+class TopicAnswer(WireModel):
+    """Answer of ``POST /rl/set_topic``."""
+
+    message: Literal["success"] = SUCCESS
+    """Always ``success``."""
+    session_id: str
+    """The session; its siblings have the same topic."""
+    topic: str
+    """What they are about now."""
+
+
 # -- episodes -------------------------------------------------------------------------------------
 
 
@@ -436,6 +447,12 @@ class StepRecord(WireModel):
     """The version it made."""
     rolled_back_to: int | None = None
     """The version whose weights a rollback copied; None for a step."""
+    base: str | None = None
+    """``model.path`` that the version is trained from; None in rows from before."""
+    adapter: str | None = None
+    """Which of the base's adapters it is; None for the only one."""
+    parent: int | None = None
+    """The version that it was made from; None in rows from before."""
     episode_ids: tuple[str, ...] = ()
     """The episodes it trained."""
     num_groups: int | None = None
@@ -448,6 +465,10 @@ class StepRecord(WireModel):
     """Largest reward."""
     advantage_mean: float | None = None
     """Mean advantage of the trained completions."""
+    num_praised: int | None = None
+    """Completions that it was to make likelier."""
+    num_punished: int | None = None
+    """Those that it was to make less likely."""
     baseline: float | None = None
     """Mean baseline that the rewards were measured against."""
     num_prompt_tokens: int | None = None
@@ -620,6 +641,9 @@ class TrainerStatus(TrainerState):
     """Sessions that run."""
     untrained: dict[str, int]
     """Completions that may not be trained, by reason."""
+    baselines: dict[str, float] = {}
+    """Running mean rewards by topic and turn (the second turn's is ``topic #2``), and the run's
+    under the empty name; none when ``training.reward.baseline_decay`` is 1."""
     store: StoreSize
     """How much is recorded."""
     waiting: str
@@ -642,10 +666,8 @@ class KeptCheckpoint(WireModel):
 class GatewayHealth(WireModel):
     """Answer of ``GET /health``."""
 
-    status: Literal["ok", "degraded"] = "ok"
-    """Whether all of it works."""
-    problem: str | None = None
-    """Which part does not, and what that means, in one sentence; None when all of it works."""
+    status: Literal["ok"] = "ok"
+    """Always ok: the gateway answers."""
     backend: str
     """Which engine samples."""
     sessions: int

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from hermes_tui_common.auth import COMPLETIONS_KEY_PATH
@@ -15,6 +15,7 @@ from hermes_tui_common.http import EXCEPTION_HANDLERS
 from hermes_tui_training.api.config import TrainerRole
 from hermes_tui_training.api.wire import GatewayHealth
 from hermes_tui_training.engine.base import Engine
+from hermes_tui_training.inference_gateway.answers import model_response
 from hermes_tui_training.inference_gateway.apis.anthropic import count_tokens, messages
 from hermes_tui_training.inference_gateway.apis.chat import chat_completions
 from hermes_tui_training.inference_gateway.apis.models import list_models, read_model
@@ -86,6 +87,7 @@ def _routes() -> list[Route]:
         Route("/rl/start_session", sessions.start_session, methods=post),
         Route(COMPLETIONS_KEY_PATH, sessions.completions_key, methods=post),
         Route("/rl/end_session", sessions.end_session, methods=post),
+        Route("/rl/set_topic", sessions.set_topic, methods=post),
         Route("/rl/set_reward", sessions.set_reward, methods=post),
         Route("/rl/unset_reward", sessions.unset_reward, methods=post),
         Route("/rl/sessions", episodes.list_sessions, methods=get),
@@ -107,15 +109,11 @@ async def health(request: Request) -> Response:
     """``GET /health``."""
     services = services_of(request)
     sessions_open = await asyncio.to_thread(services.store.sessions.num_running)
-    trainer = services.orchestrator.status()
-    learner = await asyncio.to_thread(status.learner_presence, services.config.learner_run_file)
-    problem = status.problem_of(trainer, learner)
     answer = GatewayHealth(
-        status="degraded" if problem else "ok",
-        problem=problem,
+        status="ok",
         backend=services.engine.backend,
         sessions=sessions_open,
-        paused=bool(trainer.get("paused")),
+        paused=bool(services.orchestrator.status().get("paused")),
         policy_version=services.engine.policy_version,
     )
-    return JSONResponse(answer.model_dump(exclude_none=True))
+    return model_response(answer)

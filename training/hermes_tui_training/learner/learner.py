@@ -34,7 +34,7 @@ from hermes_tui_training.api.learner import (
     StepResult,
     VersionExistsError,
 )
-from hermes_tui_training.api.types import TrainedCompletion, TrainingSample
+from hermes_tui_training.api.types import LineageId, TrainedCompletion, TrainingSample
 from hermes_tui_training.learner.batches import Batch, make_batches
 from hermes_tui_training.learner.model import PolicyModel
 from hermes_tui_training.learner.reference import ReferenceText
@@ -100,8 +100,9 @@ class Learner:
         )
 
     def _load_newest(self) -> None:
-        """Take the newest checkpoint that can be loaded; the trainer says which one counts."""
-        for version in reversed(checkpoint.complete_versions(self._checkpoints)):
+        """Take the newest of our checkpoints that can be loaded; the trainer says which counts."""
+        lineage = LineageId(base=self._model_name)
+        for version in reversed(checkpoint.versions_of(self._checkpoints, lineage)):
             try:
                 self.load(version)
             except TrainingError as error:

@@ -19,11 +19,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hermes_tui_common.errors import TrainingError
 from hermes_tui_training.api.config import CheckpointConfig
 from hermes_tui_training.api.learner import RollbackResult, StepResult
+from hermes_tui_training.api.types import LineageId
 from hermes_tui_training.store.checkpoint_check import (
     DamagedCheckpointError,
     Manifest,
@@ -39,6 +40,9 @@ COMPLETE = "COMPLETE"
 
 STEP_FILE = "step.json"
 """What made the checkpoint, as JSON of ``StepResult`` or ``RollbackResult``."""
+
+_OLD_STATE = "training_state.json"
+"""Names the model, in checkpoints from before their manifest did."""
 
 DAMAGE_FILE = "damage.txt"
 """In a checkpoint that was set aside: what is wrong with it."""
@@ -65,6 +69,33 @@ def complete_versions(root: Path) -> list[int]:
         return []
     found = (_NAME.fullmatch(path.name) for path in root.iterdir())
     return sorted(v for m in found if m and is_complete(root, v := int(m[1])))
+
+
+class _OldState(BaseModel):
+    """What checkpoints said of their model before their manifest did."""
+
+    model: str
+
+
+def lineage_of(root: Path, version: int) -> LineageId | None:
+    """Return what a finished checkpoint is a version of; None when it does not say."""
+    path = checkpoint_path(root, version)
+    try:
+        manifest = read_manifest(path)
+        if manifest is not None and manifest.base:
+            return LineageId(base=manifest.base, adapter=manifest.adapter)
+        state = (path / _OLD_STATE).read_text(encoding="utf-8")
+        return LineageId(base=_OldState.model_validate_json(state).model)
+    except (OSError, ValueError):
+        return None  # damaged, which whoever loads it finds out
+
+
+def versions_of(root: Path, lineage: LineageId) -> list[int]:
+    """Return the versions of a lineage with a finished checkpoint, ascending.
+
+    Those that do not say what they are of belong to every one.
+    """
+    return [v for v in complete_versions(root) if lineage_of(root, v) in (None, lineage)]
 
 
 def highest_version(root: Path) -> int:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hermes_tui_common.openai import message_text
+from hermes_tui_training.algorithm.topics import topic_of
 from hermes_tui_training.algorithm.watch import RecentReply
+from hermes_tui_training.api.config import TopicsConfig
 from hermes_tui_training.api.protocol import EventKind
 from hermes_tui_training.api.types import (
     NOT_OURS,
@@ -19,7 +21,7 @@ from hermes_tui_training.api.types import (
 )
 from hermes_tui_training.store.database import INT_BYTES, floats_to_blob, ints_to_blob, to_json
 from hermes_tui_training.store.rewards import score_unjudged
-from hermes_tui_training.store.sessions import open_episode_row
+from hermes_tui_training.store.sessions import open_episode_row, set_topic
 from hermes_tui_training.store.sqlite_rows import WholeRows, episode_payload, flatten_top
 from hermes_tui_training.store.transactions import (
     ConflictError,
@@ -90,7 +92,7 @@ class Completions:
         kind: CompletionKind = "turn",
         retry_of: str | None = None,
         prefix_ref: PrefixRef | None = None,
-        continues: str | None = None,
+        topics: TopicsConfig | None = None,
     ) -> tuple[str, int]:
         """Record a request before the engine sees it; return its episode's id and its turn_index.
 
@@ -101,8 +103,7 @@ class Completions:
                 episode's turns are those that the person saw.
             prefix_ref: a finished completion that this one begins with. What they share is not
                 stored again: a long conversation costs no more per turn than a short one.
-            continues: the completion whose reply the request goes on with. Of the choices of its
-                request it becomes the turn.
+            topics: how a session that has no topic yet gets one; None leaves it without.
 
         Raises: ConflictError: the session was ended. UnknownIdError.
         """
@@ -141,6 +142,8 @@ class Completions:
                 write.execute(
                     "UPDATE sessions SET title = ? WHERE session_id = ?", (title, session_id)
                 )
+                if session["topic"] is None and topics is not None:
+                    set_topic(write, session, topic_of(session["task_id"], title, topics))
             if retry_of is not None:
                 write.execute(
                     "UPDATE completions SET kind = 'aux', trainable = 0, "
@@ -148,8 +151,6 @@ class Completions:
                     "WHERE completion_id = ? AND episode_id = ?",
                     (retry_of, episode_id),
                 )
-            if continues is not None:
-                _make_turn(write, continues, episode_id)
             write.execute(
                 "UPDATE sessions SET last_active_at = ? WHERE session_id = ?",
                 (write.at, session_id),
@@ -226,29 +227,6 @@ def _open_episode(write: Writer, session: sqlite3.Row) -> sqlite3.Row:
     row = write.episode_row(episode_id)
     write.event(EventKind.EPISODE_OPENED, episode_payload(row))
     return row
-
-
-def _make_turn(write: Writer, completion_id: str, episode_id: str) -> None:
-    """Make a choice the turn of its request, in place of the one that was it."""
-    row = write.execute(
-        "SELECT kind FROM completions WHERE completion_id = ? AND episode_id = ?",
-        (completion_id, episode_id),
-    ).fetchone()
-    if row is None or row["kind"] != "choice":
-        return
-    first = completion_id.partition(":")[0]
-    write.execute(
-        "UPDATE completions SET kind = 'choice', trainable = 0, "
-        "untrainable_reason = coalesce(untrainable_reason, 'other_choice') "
-        "WHERE episode_id = ? AND kind = 'turn' AND (completion_id = ? OR completion_id LIKE ?)",
-        (episode_id, first, f"{first}:%"),
-    )
-    write.execute(
-        "UPDATE completions SET kind = 'turn', "
-        "trainable = coalesce(untrainable_reason, 'other_choice') = 'other_choice', "
-        "untrainable_reason = nullif(untrainable_reason, 'other_choice') WHERE completion_id = ?",
-        (completion_id,),
-    )
 
 
 def _finish(write: Writer, outcome: CompletionOutcome) -> str:

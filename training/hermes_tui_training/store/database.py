@@ -150,6 +150,12 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE completions ADD COLUMN removed_probs BLOB;
     """,
+    """
+    ALTER TABLE sessions ADD COLUMN topic TEXT;
+    """,
+    """
+    ALTER TABLE sessions ADD COLUMN sampled_by TEXT;
+    """,
 )
 """Entry n takes a file from ``PRAGMA user_version`` n to n + 1; entries never change."""
 

@@ -25,6 +25,11 @@ _SUMMARY = """
     GROUP BY e.seq ORDER BY e.seq
 """
 
+_EPISODES = """
+    SELECT episodes.*, coalesce(topic, sessions.task_id) AS topic, sampled_by
+    FROM episodes JOIN sessions USING (session_id)
+"""
+
 _SUMMARY_KEYS = (
     "num_completions",
     "num_trainable",
@@ -86,7 +91,7 @@ class Episodes:
     def _load(self, where: str, parameters: Sequence[Any], limit: int) -> list[Episode]:
         with self._transactions.database.exclusive() as connection:
             rows = connection.execute(
-                f"SELECT * FROM episodes WHERE {where} ORDER BY seq LIMIT ?",  # noqa: S608
+                f"SELECT * FROM ({_EPISODES}) WHERE {where} ORDER BY seq LIMIT ?",  # noqa: S608
                 (*parameters, limit),
             ).fetchall()
             whole = WholeRows(connection)
@@ -119,7 +124,7 @@ class Episodes:
     ) -> list[EpisodeSummary]:
         """Return episodes without their completions, oldest first; ``staleness`` is not set."""
         where, parameters = _episode_filter(session_id, group_id, state, after)
-        chosen = f"SELECT * FROM episodes WHERE {where} ORDER BY seq LIMIT ?"  # noqa: S608
+        chosen = f"SELECT * FROM ({_EPISODES}) WHERE {where} ORDER BY seq LIMIT ?"  # noqa: S608
         rows = self._transactions.database.query(
             _SUMMARY.format(chosen=chosen), (*parameters, limit)
         )
@@ -145,6 +150,8 @@ def _obstacle(row: sqlite3.Row) -> str | None:
         return str(row["dropped_reason"])
     if row["num_lost"]:
         return "incomplete"
+    if row["sampled_by"] is not None and row["state"] != "trained":
+        return "other_model"
     if row["num_learnable"] or not row["num_completions"]:
         return None
     return str(row["why"] or "no_token_ids")

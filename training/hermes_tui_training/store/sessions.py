@@ -58,7 +58,7 @@ class Sessions:
                 (key_hash,),
             ).fetchall()
             for row in running:
-                self._end(write, row["session_id"], "unscored", "refreshed")
+                self.end_in(write, row["session_id"], "unscored", "refreshed")
             write.execute(
                 "INSERT INTO sessions (session_id, key_hash, task_id, group_id, created_at, "
                 "last_active_at) VALUES (?, ?, ?, ?, ?, ?)",
@@ -118,13 +118,29 @@ class Sessions:
         )
         return int(rows[0][0])
 
+    def set_topic(self, session_id: str, topic: str) -> Session:
+        """Say what a session and its siblings are about; counts from the next step on.
+
+        Raises: UnknownIdError.
+        """
+        with self._transactions.write() as write:
+            row = write.execute(
+                "SELECT session_id, group_id FROM sessions WHERE session_id = ?", (session_id,)
+            ).fetchone()
+            if row is None:
+                raise UnknownIdError(f"there is no session {session_id!r}")
+            set_topic(write, row, topic)
+        session = self.get(session_id)
+        assert session is not None
+        return session
+
     def end(self, session_id: str) -> Session:
         """End a session, if it was not ended yet; its open episode becomes ``ended``.
 
         Raises: UnknownIdError.
         """
         with self._transactions.write() as write:
-            self._end(write, session_id, "ended", "asked")
+            self.end_in(write, session_id, "ended", "asked")
         session = self.get(session_id)
         if session is None:
             raise UnknownIdError(f"there is no session {session_id!r}")
@@ -147,12 +163,20 @@ class Sessions:
         with self._transactions.write() as write:
             ids = [row["session_id"] for row in write.execute(idle, (active_before,)).fetchall()]
             for session_id in ids:
-                self._end(write, session_id, "unscored", "idle")
+                self.end_in(write, session_id, "unscored", "idle")
         return ids
 
-    def _end(
+    def end_in(
         self, write: Writer, session_id: str, episode_state: EpisodeState, reason: EndReason
     ) -> None:
+        """End a session within a transaction, if it was not ended yet.
+
+        Args:
+            write: the transaction.
+            session_id: the session.
+            episode_state: what its open episode becomes.
+            reason: why.
+        """
         changed = write.execute(
             "UPDATE sessions SET ended_at = ?, end_reason = ? "
             "WHERE session_id = ? AND ended_at IS NULL",
@@ -165,6 +189,13 @@ class Sessions:
             write.set_episode(row["episode_id"], EventKind.EPISODE_ENDED, state=episode_state)
             score_unjudged(write, row["episode_id"], self._transactions.unscored_reward)
         write.event(EventKind.SESSION_ENDED, {"session_id": session_id, "reason": reason})
+
+
+def set_topic(write: Writer, session: sqlite3.Row, topic: str) -> None:
+    """Give a session and its siblings a topic: a group has one."""
+    write.execute("UPDATE sessions SET topic = ? WHERE group_id = ?", (topic, session["group_id"]))
+    payload = {"session_id": session["session_id"], "group_id": session["group_id"]}
+    write.event(EventKind.SESSION_TOPIC_SET, {**payload, "topic": topic})
 
 
 def open_episode_row(write: Writer, session_id: str) -> sqlite3.Row | None:

@@ -14,12 +14,15 @@ _AWAITED = ("open", "ended")
 def read_sibling_groups(connection: sqlite3.Connection, now: float) -> list[SiblingGroup]:
     """Return the groups that have a scored episode, oldest first.
 
+    What another model sampled than the one that is served waits for that one.
+
     Args:
         connection: of the trainer's database.
         now: seconds since the epoch.
     """
     rows = connection.execute(
-        "SELECT group_id FROM episodes WHERE state = 'scored' GROUP BY group_id"
+        "SELECT group_id FROM episodes JOIN sessions USING (session_id, group_id) "
+        "WHERE state = 'scored' AND sampled_by IS NULL GROUP BY group_id"
     ).fetchall()
     groups = [group for row in rows for group in _groups_of(connection, row["group_id"], now)]
     return sorted(groups, key=lambda group: group.seq)
@@ -31,11 +34,12 @@ def _groups_of(connection: sqlite3.Connection, group_id: str, now: float) -> lis
     Number n holds the n-th episode of each session.
     """
     sessions = connection.execute(
-        "SELECT session_id, ended_at FROM sessions WHERE group_id = ?", (group_id,)
+        "SELECT session_id, ended_at FROM sessions WHERE group_id = ? AND sampled_by IS NULL",
+        (group_id,),
     ).fetchall()
     episodes = connection.execute(
-        "SELECT episode_id, session_id, task_id, state, seq, scored_at FROM episodes "
-        "WHERE group_id = ? ORDER BY seq",
+        "SELECT e.* FROM episodes e JOIN sessions s USING (session_id) "
+        "WHERE e.group_id = ? AND s.sampled_by IS NULL ORDER BY e.seq",
         (group_id,),
     ).fetchall()
     by_position: list[list[sqlite3.Row]] = []

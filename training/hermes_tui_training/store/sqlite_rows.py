@@ -115,6 +115,8 @@ def episode_from(
         session_id=row["session_id"],
         group_id=row["group_id"],
         task_id=row["task_id"],
+        topic=row["topic"],
+        sampled_by=row["sampled_by"],
         state=row["state"],
         reward=row["reward"],
         reward_log=tuple(
@@ -147,6 +149,7 @@ def session_from(row: sqlite3.Row) -> Session:
         end_reason=row["end_reason"],
         last_active_at=row["last_active_at"],
         title=row["title"],
+        topic=row["topic"] or row["task_id"],
         num_episodes=row["num_episodes"],
         num_completions=row["num_completions"],
     )

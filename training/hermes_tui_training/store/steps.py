@@ -13,11 +13,13 @@ from hermes_tui_training.api.protocol import EventKind
 from hermes_tui_training.api.types import (
     NAMED_REASONS,
     Episode,
+    LineageId,
     TrainedCompletion,
     UntrainableReason,
 )
 from hermes_tui_training.store.database import floats_to_blob, to_json
 from hermes_tui_training.store.episodes import Episodes
+from hermes_tui_training.store.heads import move_head
 from hermes_tui_training.store.meta import Meta
 from hermes_tui_training.store.sibling_groups import read_sibling_groups
 from hermes_tui_training.store.transactions import ConflictError, Transactions, Writer
@@ -32,7 +34,7 @@ class Steps:
         self._meta = Meta(transactions)
 
     def policy_version(self) -> int:
-        """Return the version of the last committed step; 0 before the first."""
+        """Return the head of the lineage in use; 0 before its first step."""
         return int(self._meta.get("policy_version", 0))
 
     def newest_version(self) -> int:
@@ -48,7 +50,7 @@ class Steps:
         rows = self._transactions.database.query("SELECT max(policy_version) FROM steps")
         return max(int(rows[0][0] or 0), self.policy_version())
 
-    def move_head(
+    def go_back(
         self, version: int, baselines: Mapping[str, Any], *, lost_version: int, reason: str
     ) -> None:
         """Go on from an earlier version: the weights of the current one are lost.
@@ -60,8 +62,7 @@ class Steps:
             reason: what happened to its weights.
         """
         with self._transactions.write() as write:
-            write.set_meta("policy_version", version)
-            write.set_meta("baselines", baselines)
+            move_head(write, version, baselines)
             payload = {"policy_version": lost_version, "reason": reason}
             write.event(EventKind.PUBLISH_FAILED, payload)
 
@@ -153,6 +154,7 @@ class Steps:
         baselines: dict[str, Any],
         *,
         adopted: bool = False,
+        lineage: LineageId | None = None,
     ) -> int:
         """Record a finished step in one transaction.
 
@@ -167,6 +169,7 @@ class Steps:
             adopted: whether the step is known from its checkpoint alone. This file may then have
                 been deleted or be an old copy: what it does not know is left out, and what it
                 takes for untrained is trained.
+            lineage: of the version, whose head it becomes; None is the one in use.
 
         Returns: how many of the episodes are not known here; 0 unless adopted.
         Raises: ConflictError: the step is recorded already, or an episode is neither claimed nor
@@ -202,8 +205,7 @@ class Steps:
                         completion.completion_id,
                     ),
                 )
-            write.set_meta("policy_version", row["policy_version"])
-            write.set_meta("baselines", baselines)
+            move_head(write, row["policy_version"], baselines, lineage)
             rolled_back = row.get("rolled_back_to") is not None
             kind = EventKind.VERSION_ROLLED_BACK if rolled_back else EventKind.STEP_FINISHED
             write.event(kind, row)

@@ -16,6 +16,7 @@ from hermes_tui_training.store.canaries import Canaries
 from hermes_tui_training.store.completions import Completions
 from hermes_tui_training.store.episodes import Episodes
 from hermes_tui_training.store.events import Events
+from hermes_tui_training.store.heads import Heads
 from hermes_tui_training.store.meta import Meta
 from hermes_tui_training.store.retention_queries import Retention
 from hermes_tui_training.store.rewards import Rewards
@@ -63,6 +64,8 @@ class Store:
         """Judging episodes."""
         self.steps = Steps(transactions, self.episodes)
         """Episodes on their way into the weights."""
+        self.heads = Heads(transactions, self.sessions)
+        """The newest version of each lineage."""
         self.canaries = Canaries(transactions)
         """Each version's answers to the canary's questions."""
         self.events = Events(transactions)

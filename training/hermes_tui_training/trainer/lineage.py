@@ -1,20 +1,21 @@
 """Which version to go on from: the head, found again after whatever happened to the files.
 
-The store names the head. Its checkpoint is verified before it is used; when it is damaged or gone,
-the version that it was made from takes its place, and so on down to 0, the model itself. Steps that
-the store does not know, since its file was deleted or is an old copy, are taken from their
-checkpoints. A version's number is never given twice.
+Each lineage (a base model and one of its adapters) has a head of its own, which the store names.
+The head's checkpoint is verified before it is used; when it is damaged or gone, the version that it
+was made from takes its place, and so on down to 0, the model itself. Steps that the store does not
+know, since its file was deleted or is an old copy, are taken from their checkpoints. A version's
+number is never given twice, in no lineage.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hermes_tui_common.errors import TrainingError
 from hermes_tui_training.api.learner import RollbackResult, StepResult
+from hermes_tui_training.api.types import LineageId, TrainedCompletion
 from hermes_tui_training.store import checkpoint
 from hermes_tui_training.store.checkpoint_check import DamagedCheckpointError
 from hermes_tui_training.store.store import Store
@@ -25,21 +26,41 @@ logger = logging.getLogger(__name__)
 class Lineage:
     """Finds heads over a store and its checkpoints. Methods block; one thread at a time."""
 
-    def __init__(
-        self, store: Store, root: Path, report: Callable[[Sequence[str]], None] = lambda _: None
-    ) -> None:
+    def __init__(self, store: Store, root: Path, lineage: LineageId) -> None:
         """
         Args:
-            store: knows the head and the steps.
+            store: knows the heads and the steps.
             root: the directory of the checkpoints.
-            report: gets all notices whenever there is another one.
+            lineage: the one that is served and trained.
         """
         self._store = store
         self._root = root
-        self._report = report
+        self._id = lineage
         self._parents: dict[int, int] = {}
         self.notices = [store.notice] if store.notice else []
         """What was lost and what took its place, in words, oldest first."""
+
+    def enter(self) -> int:
+        """Take the lineage into use, and return its head; a new one begins with version 0."""
+        heads, head = self._store.heads, self._store.steps.policy_version()
+        left = heads.in_use() or checkpoint.lineage_of(self._root, head) or self._id
+        heads.enter(self._id, left)
+        if left != self._id:
+            self._say(
+                f"{self._id.name} has versions of its own in this run directory; what {left.name} "
+                f"sampled and is not trained yet waits for it, at version {head}"
+            )
+        return self._store.steps.policy_version()
+
+    def owns(self, made_by: StepResult | RollbackResult) -> bool:
+        """Return whether a step or a rollback made a version of this lineage."""
+        return self._of(made_by) == self._id
+
+    def _of(self, made_by: StepResult | RollbackResult) -> LineageId:
+        if made_by.base is None:
+            known = checkpoint.lineage_of(self._root, made_by.target_version)
+            return known or self._id
+        return LineageId(base=made_by.base, adapter=made_by.adapter or "")
 
     def next_version(self) -> int:
         """Return a number that no version has had."""
@@ -78,11 +99,14 @@ class Lineage:
         steps = self._store.steps
         is_next = result.target_version == steps.newest_recorded() + 1
         if isinstance(result, RollbackResult):
-            num_unknown = steps.commit(row, (), result.baselines, adopted=adopted)
+            trained: tuple[TrainedCompletion, ...] = ()
+            baselines = result.baselines
         else:
-            num_unknown = steps.commit(
-                row, result.completions, result.facts.baselines, adopted=adopted
-            )
+            trained, baselines = result.completions, result.facts.baselines
+        num_unknown = steps.commit(
+            row, trained, baselines, adopted=adopted, lineage=self._of(result)
+        )
+        if isinstance(result, StepResult):
             steps.drop(result.stale_episode_ids, "stale", known_only=adopted)
         if adopted and (num_unknown or not is_next):
             self._say(
@@ -109,7 +133,7 @@ class Lineage:
             taken = f"version {version}" if version else "the model that training began with"
             text = f"{reasons[0]}; {taken} serves, and training goes on from it"
             baselines = checkpoint.read_baselines(self._root, version)
-            self._store.steps.move_head(version, baselines, lost_version=head, reason=text)
+            self._store.steps.go_back(version, baselines, lost_version=head, reason=text)
             self._say(text)
         return version
 
@@ -125,7 +149,7 @@ class Lineage:
 
     def _older(self, version: int) -> int:
         """Return the version that a lost one was made from, as far as that is known."""
-        older = [v for v in checkpoint.complete_versions(self._root) if v < version]
+        older = [v for v in checkpoint.versions_of(self._root, self._id) if v < version]
         parent = self._parents.get(version)
         if parent is None:
             rows = self._store.steps.rows(after=version - 1, limit=1)
@@ -150,4 +174,3 @@ class Lineage:
         logger.warning("%s", text)
         if text not in self.notices:
             self.notices.append(text)
-            self._report(self.notices)

@@ -16,12 +16,10 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from hermes_tui_common.disk import RESERVE_BYTES, DiskFullError, require_room
 from hermes_tui_common.errors import HermesTuiError, ServiceError, TrainingError
-from hermes_tui_common.serving import report_notices
 from hermes_tui_training.algorithm.groups import waiting_text
 from hermes_tui_training.algorithm.metrics import PublishTimes, batch_facts, rollback_row, step_row
 from hermes_tui_training.algorithm.step_batch import make_step_batch
@@ -36,6 +34,7 @@ from hermes_tui_training.api.learner import (
     VersionExistsError,
 )
 from hermes_tui_training.api.protocol import EventKind
+from hermes_tui_training.api.types import LineageId
 from hermes_tui_training.engine.base import Engine
 from hermes_tui_training.store.checkpoint_check import DamagedCheckpointError
 from hermes_tui_training.store.store import Store
@@ -104,8 +103,7 @@ class Orchestrator:
         self._store = store
         self._config = config
         self._publisher = Publisher(store, engine, config)
-        report = partial(report_notices, config.serve)
-        self._lineage = Lineage(store, config.checkpoints, report)
+        self._lineage = Lineage(store, config.checkpoints, LineageId(base=config.model.path))
         self._metrics = MetricsLog(config.database.parent, config.training.metrics)
         self._learner = learner or LearnerClient(
             config.learner_run_file, config.admin_key.get_secret_value()
@@ -128,7 +126,7 @@ class Orchestrator:
 
     async def start(self) -> None:
         """Record a step that a crash left unrecorded, serve the current version, begin the loop."""
-        self._version = await asyncio.to_thread(self._store.steps.policy_version)
+        self._version = await asyncio.to_thread(self._lineage.enter)
         self._paused_reason = await asyncio.to_thread(self._store.meta.get, _PAUSED)
         try:
             await self._adopt()
@@ -334,9 +332,10 @@ class Orchestrator:
     async def _adopt(self) -> None:
         """Record the steps of finished checkpoints that the store does not know."""
         found = await asyncio.to_thread(self._lineage.unrecorded)
+        own = [result for result in found if self._lineage.owns(result)]
         for result in found:
             logger.info("adopted checkpoint version=%s", result.target_version)
-            is_newest = result is found[-1]
+            is_newest = bool(own) and result is own[-1]
             await self._record(result, save_s=0.0, adopted=True, publish=is_newest)
 
     async def _settle(self) -> None:
@@ -485,7 +484,8 @@ class Orchestrator:
             await self.pause("; ".join(new_warnings))
         self._next_version = max(self._next_version, result.target_version + 1)
         await asyncio.to_thread(self._metrics.write, row)
-        self._version = result.target_version
+        if self._lineage.owns(result):
+            self._version = result.target_version
         if published:
             await self._publisher.announce(self._version, row["seconds"]["publish"])
         return row

@@ -8,6 +8,7 @@ import time
 
 from hermes_tui_training.api.config import TrainerRole
 from hermes_tui_training.api.protocol import EventKind
+from hermes_tui_training.api.types import LineageId
 from hermes_tui_training.engine.base import Engine
 from hermes_tui_training.store import checkpoint
 from hermes_tui_training.store.store import Store
@@ -24,11 +25,12 @@ class Publisher:
         self._store = store
         self._engine = engine
         self._root = config.checkpoints
+        self._lineage = LineageId(base=config.model.path)
         self._config = config.training.checkpoint
         self.error: str | None = None
         """Why the engine did not take the last version; None when it did."""
         self.kept: tuple[int, ...] = ()
-        """Versions that have a checkpoint, ascending."""
+        """Versions of the lineage in use that have a checkpoint, ascending."""
 
     @property
     def served(self) -> int:
@@ -70,18 +72,20 @@ class Publisher:
         )
         logger.info("published version=%s seconds=%.2f", version, seconds)
         pinned = await asyncio.to_thread(self._store.meta.get, _PINNED, [])
+        others = await asyncio.to_thread(self._store.heads.others)
         await asyncio.to_thread(
             checkpoint.prune,
             self._root,
             self._config,
-            protected={version, self.served, *pinned},
+            protected={version, self.served, *pinned, *others.values()},
             now=time.time(),
         )
         await self.look()
 
     async def look(self) -> None:
         """See which checkpoints there are."""
-        self.kept = tuple(await asyncio.to_thread(checkpoint.complete_versions, self._root))
+        kept = await asyncio.to_thread(checkpoint.versions_of, self._root, self._lineage)
+        self.kept = tuple(kept)
 
     async def pin(self, version: int) -> str:
         """Keep a version for good; return where it is."""

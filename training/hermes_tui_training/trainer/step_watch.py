@@ -21,7 +21,8 @@ def watch_step(store: Store, row: dict[str, Any]) -> list[str]:
     health = reply_health(store.completions.recent_replies(2 * WINDOW))
     first = store.steps.rows(limit=WINDOW)
     after = max([row["step"] - 2 * WINDOW, *(early["step"] for early in first)])
-    earlier = [*first, *store.steps.rows(after=after)]
+    rows = [*first, *store.steps.rows(after=after)]
+    earlier = [other for other in rows if other.get("base") in (None, row["base"])]
     warnings = warnings_of(health, [*earlier, row])
     row["reply_alike_frac"] = health.alike_frac
     row["reply_repetition"] = health.repetition

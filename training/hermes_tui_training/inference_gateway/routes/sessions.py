@@ -1,4 +1,4 @@
-"""``/rl/start_session``, ``end_session``, ``set_reward``, ``unset_reward``.
+"""``/rl/start_session``, ``end_session``, ``set_topic``, ``set_reward``, ``unset_reward``.
 
 Requests and answers have AReaL's shapes, so that its clients work.
 """
@@ -18,7 +18,13 @@ from starlette.responses import Response
 from hermes_tui_common.auth import SESSION_KEY_PREFIX, mint_key
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import read_body
-from hermes_tui_training.api.protocol import EndSession, SetReward, StartSession, UnsetReward
+from hermes_tui_training.api.protocol import (
+    EndSession,
+    SetReward,
+    SetTopic,
+    StartSession,
+    UnsetReward,
+)
 from hermes_tui_training.api.types import Episode, Session
 from hermes_tui_training.api.wire import (
     SUCCESS,
@@ -27,6 +33,7 @@ from hermes_tui_training.api.wire import (
     RewardAnswer,
     StartedSession,
     StartedSessions,
+    TopicAnswer,
     UnsetRewardAnswer,
 )
 from hermes_tui_training.inference_gateway.answers import model_response
@@ -164,6 +171,18 @@ async def end_session(request: Request) -> Response:
         episode_id=episode.episode_id if episode else None,
         interaction_count=len(episode.completions) if episode else 0,
     )
+    return model_response(answer)
+
+
+async def set_topic(request: Request) -> Response:
+    """``POST /rl/set_topic``: say what a session is about; its siblings go with it."""
+    caller, services = await caller_of(request), services_of(request)
+    body = await read_body(request, SetTopic)
+    session = await _session_meant(services, caller, body.session_id)
+    changed = await asyncio.to_thread(
+        services.store.sessions.set_topic, session.session_id, body.topic
+    )
+    answer = TopicAnswer(message=SUCCESS, session_id=changed.session_id, topic=changed.topic)
     return model_response(answer)
 
 
@@ -334,9 +353,9 @@ def _reward_answer(episode: Episode, reward: float) -> RewardAnswer:
 
 
 _SENTENCES = {
+    "other_model": "another model sampled it; it is when that one is served again",
     "incomplete": "a completion of this episode was lost",
     "truncated": "truncated; a reward that names the reply (interaction_id) trains it",
-    "other_choice": "other_choice; a reward that names the reply (interaction_id) trains it",
     "client_left": "client_left; a reward that names the reply (interaction_id) trains it",
 }
 """Reasons that need more than their name."""
