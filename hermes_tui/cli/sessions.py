@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         EpisodeRecord,
         RewardAnswer,
         StartedSessions,
+        TopicAnswer,
     )
 
 _TITLE_CELLS = 60
@@ -124,6 +125,39 @@ def end(
     click.echo(f"ended {session_id}: {answer.interaction_count} completions recorded")
 
 
+@session.command()
+@click.argument("session_id")
+@click.argument("topic")
+@_gateway
+@_admin_key
+@click.pass_obj
+def topic(
+    invocation: Invocation,
+    session_id: str,
+    topic: str,
+    gateway_url: str | None,
+    admin_key: str | None,
+) -> None:
+    """Say what a session and its siblings are about.
+
+    Baselines are kept per topic.
+    """
+    from hermes_tui_training.api.config import TOPIC_RULE, is_topic
+
+    if not is_topic(topic):
+        raise click.BadParameter(TOPIC_RULE, param_hint="TOPIC")
+
+    async def call() -> TopicAnswer:
+        from hermes_tui_training.api.client import InferenceClient
+
+        gateway = await inference_gateway(invocation, gateway_url, admin_key)
+        async with InferenceClient(gateway.url, gateway.key) as client:
+            return await client.set_topic(session_id, topic)
+
+    answer = run_async(call())
+    click.echo(f"{answer.session_id} is about {answer.topic}")
+
+
 @session.command(name="list")
 @_gateway
 @_admin_key
@@ -148,12 +182,14 @@ def list_(
     from hermes_tui.core.models import SessionRow
     from hermes_tui.core.sanitize import one_line, shorten
 
-    click.echo(f"{'SESSION':<30}{'STARTED':<21}{'STATE':<11}{'TASK':<12}TITLE")
+    click.echo(f"{'SESSION':<30}{'STARTED':<21}{'STATE':<11}{'TASK':<12}{'TOPIC':<12}TITLE")
     for row in rows:
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.created_at))
         state = SessionRow.of(row).end_word or "open"
-        task, title = one_line(row.task_id), shorten(one_line(row.title or ""), _TITLE_CELLS)
-        click.echo(f"{row.session_id:<30}{started:<21}{state:<11}{task:<11} {title}".rstrip())
+        task, topic = one_line(row.task_id), one_line(row.topic)
+        title = shorten(one_line(row.title or ""), _TITLE_CELLS)
+        head = f"{row.session_id:<30}{started:<21}{state:<11}{task:<11} {topic:<11} "
+        click.echo(f"{head}{title}".rstrip())
 
 
 @session.command()

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,7 +108,11 @@ def status(invocation: Invocation, as_json: bool) -> None:
     if as_json:
         click.echo(stack.model_dump_json(indent=2))
     else:
-        print_status(stack, run_async(find_problems(stack)))
+        print_status(stack)
+        for label, text in run_async(
+            _training_words(invocation.run_dir(), stack.inference_gateway)
+        ):
+            click.echo(f"{label:<18} {text}")
     raise SystemExit(0 if all(row.state == "ready" for row in stack.processes) else 1)
 
 
@@ -120,20 +124,37 @@ async def fetch_status(run_dir: RunDir) -> StackStatus:
         return await client.status()
 
 
-async def find_problems(stack: StackStatus) -> dict[str, str]:
-    """Return what each process that is ready says is wrong, by its name; empty for nothing."""
-    from hermes_tui.stack_client.health import read_health
+async def _training_words(run_dir: RunDir, url: str | None) -> list[tuple[str, str]]:
+    """Return what the trainer does, what its last step did, and what the watch says, each named.
 
-    return {name: health.problem for name, health in (await read_health(stack)).items()}
-
-
-def print_status(stack: StackStatus, problems: Mapping[str, str]) -> None:
-    """Print a stack's addresses and a line for each process, then what is wrong or was lost.
-
-    Args:
-        stack: its status.
-        problems: as ``find_problems`` returns them.
+    Nothing without a trainer, or while it does not answer: its process's row says so.
     """
+    from hermes_tui.config.secrets import read_keys
+    from hermes_tui.core.models import StepRow
+    from hermes_tui.core.sanitize import one_line
+    from hermes_tui.core.step_words import sentence
+    from hermes_tui_common.errors import ServiceError
+    from hermes_tui_training.api.client import InferenceClient
+
+    keys = read_keys(run_dir)
+    if not url or keys is None:
+        return []
+    try:
+        async with InferenceClient(url, keys.inference_admin_key) as client:
+            trainer = await client.status()
+            steps = await client.steps(after=trainer.policy_version - 1)
+    except ServiceError:
+        return []
+    waits = trainer.pause_reason or trainer.reason or trainer.waiting
+    said = [("training", f"{trainer.state}: {waits}")]
+    for row in map(StepRow.of, steps[-1:]):
+        said.append(("last step", sentence(row)))
+        said += [("watch", text) for text in row.warnings]
+    return [(label, one_line(text)) for label, text in said]
+
+
+def print_status(stack: StackStatus) -> None:
+    """Print a stack's addresses and a line for each process."""
     from hermes_tui.core.sanitize import clean
     from hermes_tui.core.units import size
 
@@ -150,20 +171,11 @@ def print_status(stack: StackStatus, problems: Mapping[str, str]) -> None:
         uptime = _duration(row.uptime_s) if row.uptime_s is not None else "-"
         rss = size(row.rss_bytes) if row.rss_bytes else "-"
         restarts = f"restarted {row.restarts}x after {row.last_exit}" if row.restarts else ""
-        reason = "" if row.state == "ready" else row.reason
-        note = clean(reason or row.work or restarts).splitlines()[:1]
+        note = clean(row.reason or row.work or restarts).splitlines()[:1]
         click.echo(
             f"{row.name:<15}{row.state:<10}{row.pid or '-':>8}{row.port or '-':>7}"
             f"{uptime:>9}{rss:>9}  {''.join(note)}".rstrip()
         )
-    said = [
-        f"{row.name}: {clean(line)}"
-        for row in stack.processes
-        if row.state == "ready"
-        for line in (*problems.get(row.name, "").splitlines(), *(row.reason or "").splitlines())
-    ]
-    if said:
-        click.echo("\n" + "\n".join(said))
 
 
 def _duration(seconds: float) -> str:

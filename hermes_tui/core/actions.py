@@ -186,6 +186,12 @@ ACTIONS: tuple[Action, ...] = (
         help="Close the selected session and its open episode, after a question.",
     ),
     Action(
+        id="session_topic",
+        title="Set the session's topic …",
+        keys=("T",),
+        help="Say what the marked session is about: baselines are kept per topic.",
+    ),
+    Action(
         id="turn_interrupt",
         title="Interrupt the agent",
         keys=("escape", "x"),
@@ -270,7 +276,7 @@ ACTIONS: tuple[Action, ...] = (
         id="sessions_filter",
         title="Filter the sessions",
         keys=("slash",),
-        help="List only those whose title, state, reward or version contains a text.",
+        help="List only those whose title, topic, state, reward or version has a text.",
         scope="sessions",
         section="Sessions",
         hint="filter",

@@ -78,6 +78,10 @@ class Backend(Protocol):
         """End a session: its key works no longer."""
         ...
 
+    async def set_topic(self, session_id: str, topic: str) -> None:
+        """Say what a session and its siblings are about."""
+        ...
+
     async def episodes(self, session_id: str | None = None) -> list[EpisodeRow]:
         """Return episodes, newest last: a session's, or the newest of all."""
         ...

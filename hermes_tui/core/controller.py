@@ -21,7 +21,7 @@ from hermes_tui.core.turn_discovery import TurnDiscovery
 from hermes_tui.core.turn_history import TurnHistory
 from hermes_tui.core.turns import TurnRunner
 from hermes_tui_common.errors import HermesTuiError
-from hermes_tui_training.api.config import TrainingConfig
+from hermes_tui_training.api.config import TOPIC_RULE, TrainingConfig, is_topic
 
 TASK_ID = "chat"
 """Task of the sessions that a person starts with a message: they share one running baseline."""
@@ -155,6 +155,26 @@ class Controller:
         title, key = self.state.title(session_id), self.notifier.action_label("session_new")
         self.notifier.say(f"ended: {title}; {key} starts a new session")
         await self.notifier.attempt(self.rows.read_session(session_id))
+
+    async def set_topic(self, session_id: str, topic: str) -> bool:
+        """Say what a session and its siblings are about; return whether that was taken."""
+        topic = topic.strip()
+        if problem := self.topic_refusal(session_id) or ("" if is_topic(topic) else TOPIC_RULE):
+            self.notifier.say(problem, "warning")
+            return False
+        if not await self.notifier.attempt(self.backend.set_topic(session_id, topic)):
+            return False
+        self.notifier.say(f"“{self.state.title(session_id)}” is about “{topic}” now")
+        await self.notifier.attempt(self.rows.read_session(session_id))
+        return True
+
+    def topic_refusal(self, session_id: str) -> str:
+        """Return why a session takes no topic; empty when it does."""
+        if not self.state.info.training:
+            return "training is off: topics are what scores are compared within"
+        if session_id not in self.state.sessions:
+            return "no session is open: there is nothing to set a topic of"
+        return ""
 
     async def export(self, episode_id: str, folder: Path) -> None:
         """Write an episode's trajectory into a folder, as JSON Lines."""

@@ -87,6 +87,8 @@ class SessionRow:
     """The task it was started for."""
     title: str = ""
     """The first words that were said in it; empty before them, and where they are not kept."""
+    topic: str = ""
+    """What it is about; empty without a trainer."""
     group_id: str = ""
     """Siblings of one task share it."""
     created_at: float = 0.0
@@ -110,6 +112,7 @@ class SessionRow:
             session_id=session.session_id,
             task_id=session.task_id,
             title=session.title or "",
+            topic=session.topic,
             group_id=session.group_id,
             created_at=session.created_at,
             ended=session.ended_at is not None,
@@ -363,6 +366,8 @@ class StepRow:
     """Every number of the row by its wire name; the seconds as ``seconds.save``."""
     limit: str = ""
     """Why it moved less than wanted, by the learner's word; empty when it did not."""
+    warnings: tuple[str, ...] = ()
+    """What a person should look at after it, in sentences; empty when all is well."""
 
     @classmethod
     def of(cls, step: StepRecord) -> StepRow:
@@ -377,6 +382,7 @@ class StepRow:
             episode_ids=step.episode_ids,
             values=values,
             limit=step.limit or "",
+            warnings=tuple((step.warnings or {}).values()),
         )
 
 
@@ -419,12 +425,12 @@ class TrainerRow:
     """Whether there is no learner to do a step."""
     untrained: Mapping[str, int] = field(default_factory=dict)
     """Completions that are not trained, counted by reason."""
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    """Rewards that are to be expected, by topic; none while scores are measured against 0."""
     kept_versions: tuple[int, ...] = ()
     """Versions that can be made current again, ascending; 0 is the model it began with."""
     groups: tuple[GroupRow, ...] = ()
     """Groups that wait for siblings to be scored."""
-    notices: tuple[str, ...] = ()
-    """What was found damaged or lost since it started, and what took its place."""
 
     @property
     def busy(self) -> bool:
@@ -448,6 +454,7 @@ class TrainerRow:
             reason=status.reason or status.publish_error or "",
             learner_lost=not status.learner.reachable,
             untrained=status.untrained,
+            baselines=status.baselines,
             kept_versions=tuple(sorted(status.kept_versions)),
             groups=tuple(
                 GroupRow(
@@ -457,7 +464,6 @@ class TrainerRow:
                 )
                 for group in status.groups
             ),
-            notices=status.notices,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -55,6 +55,8 @@ class ViewState:
     """The machine lately, oldest first; empty while nobody looks."""
     log: LogLines = field(default_factory=LogLines)
     """The newest lines of the process whose log is read."""
+    unmoved: str = ""
+    """Why the newest scores moved nothing; empty once a step moved something."""
     step_started_at: float | None = None
     """When the running step began, seconds since the epoch; None between steps."""
     selected: str = ""
@@ -131,6 +133,11 @@ class ViewState:
         if session is None:
             return "new session"
         return one_line(session.title) or one_line(session.task_id) or session_id
+
+    def topics(self) -> dict[str, int]:
+        """Return how many sessions each topic has, those with most first."""
+        counts = Counter(row.topic for row in self.sessions.values() if row.topic)
+        return dict(counts.most_common())
 
     def version_name(self, policy_version: int | None) -> str:
         """Return what a version is called: ``v6``, or ``v6 (v2 again)`` after a rollback to v2."""

@@ -19,6 +19,7 @@ from hermes_tui.core.context import RETRY_S, ViewContext
 from hermes_tui.core.control_api import ControlEvent, StackStopped, StackStopping
 from hermes_tui.core.errors import StackStoppedError
 from hermes_tui.core.models import HELD_BY_PERSON, sampled_tokens
+from hermes_tui.core.reasons import reason_text
 from hermes_tui.core.row_reader import RowReader
 from hermes_tui.core.turn_history import TurnHistory
 from hermes_tui_common.errors import HermesTuiError
@@ -42,7 +43,13 @@ EPISODE_EVENTS = (
 )
 """Events after which an episode's tokens are read again."""
 
-_WARNINGS = {"step.failed": "a step failed", "trainer.paused": "training is held"}
+_WARNINGS = {
+    "step.failed": "a step failed",
+    "step.unmoved": "a step moved nothing",
+    "trainer.paused": "training is held",
+}
+
+_STEP_ENDS = ("step.finished", "step.failed", "step.unmoved")
 
 
 class StackSync:
@@ -132,10 +139,12 @@ class StackSync:
             return
         if event.kind == "step.started":
             self._state.step_started_at = self._context.clock()
-        elif event.kind in ("step.finished", "step.failed"):
+        elif event.kind in _STEP_ENDS:
             self._state.step_started_at = None
             self._stale_episodes.update(event.episode_ids)
-        if event.kind == "session.ended":
+            unmoved = event.kind == "step.unmoved"
+            self._state.unmoved = reason_text(event.reason) if unmoved else ""
+        if event.kind in ("session.ended", "session.topic_set"):
             self._sessions_stale = True
         if event.kind.startswith("canary."):
             self._canaries_stale = True
@@ -151,7 +160,7 @@ class StackSync:
     def _warn(self, kind: str, reason: str) -> None:
         """Report what stops training, unless a person holds it."""
         if kind in _WARNINGS and reason not in ("", HELD_BY_PERSON):
-            text = f"{_WARNINGS[kind]}: {reason}"
+            text = f"{_WARNINGS[kind]}: {reason_text(reason)}"
             self._notifier.notify(Notice(text=text, severity="warning"))
 
     def _on_tokens(self, sampled: SampledTokens) -> None:

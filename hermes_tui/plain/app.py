@@ -308,6 +308,16 @@ class Plain:
             raise Usage("no session is open; /sessions lists them")
         return self.controller.end_session(self.controller.state.selected)
 
+    async def do_topic(self, text: str) -> None:
+        """Say what the session is about, or tell it."""
+        state = self.controller.state
+        if text:
+            await self.controller.set_topic(state.selected, text)
+        elif session := state.sessions.get(state.selected):
+            self._reporter.line(f"[notice] this session is about {clean(session.topic)}")
+        else:
+            raise Usage("no session is open; /sessions lists them")
+
     def do_interrupt(self, _: str) -> Awaitable[None]:
         """Stop the turn in flight."""
         if self._comparison.running:
@@ -398,7 +408,11 @@ class Plain:
         if not state.info.training:
             raise Usage("training is off: there is nothing to show")
         self._reporter.line(f"[trainer] {lines.trainer_text(state.trainer)}")
-        self._reporter.all(f"[step] {lines.step_text(step)}" for step in state.steps[-1:])
+        if state.unmoved:
+            self._reporter.line(f"[trainer] the last scores moved nothing: {state.unmoved}")
+        for step in state.steps[-1:]:
+            self._reporter.line(f"[step] {lines.step_text(step)}")
+            self._reporter.all(f"[watch] {one_line(text)}" for text in step.warnings)
 
     def do_pause(self, _: str) -> Awaitable[None]:
         """Hold training."""

@@ -41,6 +41,12 @@ COMMANDS: tuple[Command, ...] = (
     Command(word="new", action="session_new"),
     Command(word="end", action="session_end"),
     Command(
+        word="topic",
+        action="session_topic",
+        takes="[TOPIC]",
+        about="Say what the open session is about; alone: tell what it is about.",
+    ),
+    Command(
         word="unqueue",
         action="prompt_send",
         about="Take back the newest message that waits for the end of a turn.",

@@ -17,8 +17,9 @@ from hermes_tui.core.models import (
 from hermes_tui.core.reasons import reason_text, reasons_text
 from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.sanitize import clean, one_line, visible
-from hermes_tui.core.stack_status import ProcessState, ProcessStatus
+from hermes_tui.core.stack_status import ProcessStatus
 from hermes_tui.core.state import ViewState
+from hermes_tui.core.step_words import sentence
 from hermes_tui.core.units import size
 
 DENY = "deny"
@@ -42,6 +43,7 @@ def session_lines(state: ViewState) -> Iterator[str]:
         marks = ["open here"] if session.session_id == state.selected else []
         if sibling := state.siblings().get(session.session_id):
             marks.append("sibling {} of {}".format(*sibling))
+        marks += [f"about {one_line(session.topic)}"] if session.topic else []
         marks += [session.end_word] if session.ended else []
         remark = f" ({', '.join(marks)})" if marks else ""
         yield f"{number}. {state.title(session.session_id)}{remark}"
@@ -164,13 +166,6 @@ def process_text(row: ProcessStatus) -> str:
     return ", ".join(words)
 
 
-def notices(state: ViewState) -> list[str]:
-    """Return what was found damaged or lost since the processes started, each once."""
-    ready = [row for row in state.processes.values() if row.state == ProcessState.READY]
-    said = [notice for row in ready for notice in (row.reason or "").splitlines()]
-    return list(dict.fromkeys(map(one_line, (*said, *state.trainer.notices))))
-
-
 def trainer_text(trainer: TrainerRow) -> str:
     """Return what the trainer does, and what its next step waits for."""
     words = [trainer.state or "not known yet"]
@@ -183,12 +178,11 @@ def trainer_text(trainer: TrainerRow) -> str:
 
 
 def step_text(step: StepRow) -> str:
-    """Return a step in words: the version it made, and its main numbers."""
-    words = [f"step {step.step} made policy v{step.policy_version}"]
+    """Return a step in words: what it did, and its main numbers."""
+    words = [f"step {step.step}: {sentence(step)}"]
     for title, name in (
         ("reward", "reward_mean"),
         ("advantage", "advantage_mean"),
-        ("loss", "loss"),
         ("logprob before", "logprob_before"),
         ("after", "logprob_after"),
     ):

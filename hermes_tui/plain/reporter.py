@@ -18,7 +18,6 @@ from hermes_tui.core.changes import (
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.models import StartStage
 from hermes_tui.core.sanitize import clean, one_line
-from hermes_tui.core.stack_status import ProcessState
 from hermes_tui.plain import formatting as lines
 
 _ERROR = "[error]"
@@ -74,7 +73,6 @@ class Reporter:
         version = self._controller.state.trainer.policy_version
         serving = f", policy v{version}" if version is not None else ""
         self.line(f"[ready] {one_line(info.model)}{serving}. Type to the agent; /help for more.")
-        self.all(f"[notice] {notice}" for notice in lines.notices(self._controller.state))
 
     def change(self, change: Change) -> None:
         """Report a change, if it is worth a line."""
@@ -163,17 +161,16 @@ class Reporter:
         """
         state = self._controller.state
         for row in state.processes.values():
-            is_ready = row.state == ProcessState.READY  # its notices have lines of their own
-            reason = f": {one_line(row.reason)}" if row.reason and not is_ready else ""
+            reason = f": {one_line(row.reason)}" if row.reason else ""
             yield f"process {row.name}", f"{row.name} is {row.state}{reason}", "[process] "
-        for notice in lines.notices(state):
-            yield f"notice {notice}", notice, "[notice] "
         for episodes in state.episodes.values():
             for episode in episodes.values():
                 fact = lines.episode_text(episode) if episode.state in _REPORTED_STATES else ""
                 yield episode.episode_id, fact, f"[episode] {self.name(episode.episode_id)}: "
         for step in state.steps:
             yield f"step {step.step}", lines.step_text(step), "[step] "
+        careful = "; ".join(state.steps[-1].warnings) if state.steps else ""
+        yield "watch", one_line(careful), "[watch] "
         if state.lost or self._known.get("lost"):
             gone = one_line(state.lost)
             gone = gone if state.stopped else f"out of reach, looked for again: {gone}"

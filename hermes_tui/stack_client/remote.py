@@ -250,6 +250,10 @@ class RemoteBackend:
         else:
             await self._inference.end_session(session_id)
 
+    async def set_topic(self, session_id: str, topic: str) -> None:
+        """Say what a session and its siblings are about."""
+        await self._trainer.set_topic(session_id, topic)
+
     def recall(self) -> ViewMemory:
         """Return what the view before this one left behind."""
         try:

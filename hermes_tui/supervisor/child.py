@@ -123,7 +123,6 @@ class Child:
         environ: Mapping[str, str],
         only: Collection[str] | None = None,
         cage: tuple[str, ...] = (),
-        inherited: tuple[int, ...] = (),
     ) -> Child:
         """Start ``python -P COMMAND --config FILE`` in a session of its own.
 
@@ -134,7 +133,6 @@ class Child:
             environ: what the child's environment is made from.
             only: names of it that the child may inherit; None: all that are not ours.
             cage: the command that it is run under.
-            inherited: descriptors that it gets, under the same numbers.
         """
         mark = secrets.token_hex(8)
         theirs, lifeline = socket.socketpair()
@@ -155,11 +153,9 @@ class Child:
                 stderr=output_write,
                 env=child_environment(environ, mark, only),
                 start_new_session=True,
-                pass_fds=inherited,
             )
             if isinstance(config, str):
-                with contextlib.suppress(OSError):  # it has ended: its output says why
-                    lifeline.sendall(f"{config}\n".encode())
+                lifeline.sendall(f"{config}\n".encode())
         except BaseException:
             log.close()
             lifeline.close()

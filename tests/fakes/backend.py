@@ -136,12 +136,19 @@ class FakeBackend:
     # Making a past -------------------------------------------------------------------------
 
     def add_session(
-        self, session_id: str, *, created_at: float, ended: bool = False, task_id: str = "chat"
+        self,
+        session_id: str,
+        *,
+        created_at: float,
+        ended: bool = False,
+        task_id: str = "chat",
+        topic: str = "",
     ) -> None:
         """Have a session that was started before the view came."""
         self.session_rows[session_id] = SessionRow(
             session_id=session_id,
             task_id=task_id,
+            topic=topic,
             group_id=f"g-{session_id}",
             created_at=created_at,
             ended=ended,
@@ -322,6 +329,12 @@ class FakeBackend:
         row = self.session_rows[session_id]
         self.session_rows[session_id] = replace(row, ended=True)
         self.emit("session.ended", session_id=session_id)
+
+    async def set_topic(self, session_id: str, topic: str) -> None:
+        self._called("set_topic", session_id, topic)
+        row = self.session_rows[session_id]
+        self.session_rows[session_id] = replace(row, topic=topic)
+        self.emit("session.topic_set", session_id=session_id)
 
     async def episodes(self, session_id: str | None = None) -> list[EpisodeRow]:
         rows = [detail.row for detail in self.details.values()]
@@ -530,6 +543,11 @@ def make_step(step: int, reward: float = 1.0) -> StepRow:
             "advantage_mean": reward * 0.8,
             "baseline": 0.2,
             "loss": -0.63,
+            "moved_nats": 0.48 + 0.02 * math.cos(step),
+            "reference_kl": 0.001 * step,
+            "reply_alike_frac": 0.3,
+            "reply_repetition": 0.02,
+            "reply_length_mean": 30.0 + step % 3,
             "grad_norm": 1.24,
             "learning_rate": 3e-4,
             "clip_frac": 0.0,

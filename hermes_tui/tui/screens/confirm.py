@@ -14,8 +14,9 @@ from textual.widgets.option_list import Option
 
 from hermes_tui.core.models import StepRow
 from hermes_tui.core.state import ViewState
+from hermes_tui.core.units import signed
 from hermes_tui.tui.screens.dialogs import PAGING, Dialog, PagedOptions
-from hermes_tui.tui.widgets.formatting import literal, signed
+from hermes_tui.tui.widgets.formatting import literal
 
 
 class ConfirmScreen(Dialog[bool]):

@@ -85,7 +85,7 @@ class MainScreen(PanesScreen):
             if text is not None:
                 self.query_one(SessionsPane).filter(text, self._state)
 
-        hint = "part of a title, a state, a reward, a version; nothing lists all"
+        hint = "part of a title, a topic, a state, a reward, a version; nothing lists all"
         self._ask(AskScreen("List the sessions with", message.text, hint), answer)
 
     def on_comparison_requested(self, _: messages.ComparisonRequested) -> None:
@@ -305,6 +305,22 @@ class MainScreen(PanesScreen):
         about = "Nothing more can be said in it. Its episodes stay, and can still be scored."
         question = f"End “{self._state.title(session_id)}”?"
         self._ask(ConfirmScreen(question, about, "End"), answer)
+
+    def do_session_topic(self) -> None:
+        """Ask what the marked session is about."""
+        session_id = self._state.marked_session
+        if refusal := self.controller.topic_refusal(session_id):
+            self.notify(refusal, severity="warning", markup=False)
+            return
+
+        def answer(text: str | None) -> None:
+            if text is not None:
+                self._work(self.controller.set_topic(session_id, text))
+
+        known = ", ".join(map(one_line, self._state.topics()))
+        hint = f"scores are compared within a topic; there are: {known}"
+        question = f"What “{self._state.title(session_id)}” is about"
+        self._ask(AskScreen(question, self._state.sessions[session_id].topic, hint), answer)
 
     def do_compare_new(self) -> None:
         """Ask how many replies, then compare them; or go back to those that wait for a score."""

@@ -13,10 +13,11 @@ from textual.widgets.option_list import Option
 
 from hermes_tui.core.models import EpisodeRow, StepRow
 from hermes_tui.core.state import ViewState
+from hermes_tui.core.step_words import sentence
+from hermes_tui.core.units import signed
 from hermes_tui.tui.screens.confirm import describe_version
 from hermes_tui.tui.screens.dialogs import PAGING, Dialog, PagedOptions
-from hermes_tui.tui.widgets.formatting import line, signed
-from hermes_tui.tui.widgets.training_text import sentence
+from hermes_tui.tui.widgets.formatting import line
 
 
 class EpisodesScreen(PagedOptions, Dialog[EpisodeRow | None]):

@@ -7,8 +7,8 @@ from difflib import SequenceMatcher
 
 from textual.content import Content
 
-from hermes_tui.core.collapse import repeats
 from hermes_tui.core.models import CanaryRow
+from hermes_tui.core.repetition import repeats
 from hermes_tui.core.sanitize import clean, one_line, shorten
 from hermes_tui.tui.widgets.formatting import line
 

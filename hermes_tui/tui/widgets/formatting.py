@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from textual.content import Content
 
 from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.sanitize import clean, one_line
+from hermes_tui.core.units import decimals_for, signed
 from hermes_tui.core.units import size as size
 
 GLYPHS = {
@@ -129,25 +129,6 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
-MAX_DECIMALS = 6
-"""Decimals at most; a smaller number is as good as 0."""
-
-
-def signed(value: float | None, decimals: int = 2) -> str:
-    """Return a number with its sign, a true minus, or ``–``.
-
-    Args:
-        value: the number.
-        decimals: how many to show; more where all of them would be zeros.
-    """
-    if value is None or value != value:
-        return "–"
-    if value and abs(value) < 0.5 * 10**-decimals:
-        decimals = decimals_for(value)
-    value = round(value, decimals) + 0.0  # no minus before a zero
-    return f"{value:+.{decimals}f}".replace("-", "−")
-
-
 def signed_reward(value: float | None) -> str:
     """Return a reward with its sign and the digits that were typed, a true minus, or ``–``."""
     if value is None or value != value:
@@ -159,13 +140,6 @@ def progress_bar(done_frac: float, cells: int) -> str:
     """Return a bar of that many cells, filled up to a share between 0 and 1."""
     filled = round(min(max(done_frac, 0.0), 1.0) * cells)
     return "━" * filled + "╌" * (cells - filled)
-
-
-def decimals_for(value: float) -> int:
-    """Return how many decimals show two digits of a number: from 2 to ``MAX_DECIMALS``."""
-    if not value or not math.isfinite(value):
-        return 2
-    return min(max(1 - math.floor(math.log10(abs(value))), 2), MAX_DECIMALS)
 
 
 def change(before: float | None, after: float | None) -> Content:

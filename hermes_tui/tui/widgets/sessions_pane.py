@@ -113,6 +113,7 @@ class SessionsPane(ActionOwner, RowList):
         if not self._filter or session_id == view.selected or session_id not in self._filtered:
             return True
         said = [view.title(session_id), session_id, view.sessions[session_id].group_id]
+        said.append(view.sessions[session_id].topic)
         said.append(view.sessions[session_id].end_word)
         for row in view.episodes_of(session_id):
             given = "" if row.reward is None else reward_text(row.reward)
@@ -231,6 +232,8 @@ def _session_words(view: ViewState, session_id: str) -> Sequence[str]:
         "▸": "▸ the open session",
     }
     parts = [words.get(sign, "enter opens it")]
+    if topic := one_line(view.sessions[session_id].topic):
+        parts.append(f"about {topic}")
     if session_id in (siblings := view.siblings()):
         parts.append("reply {} of {} to one message".format(*siblings[session_id]))
     ended = view.sessions[session_id].end_word

@@ -21,10 +21,11 @@ from textual.widgets import Static
 from hermes_tui.core.models import EpisodeDetail, Token
 from hermes_tui.core.reasons import reason_text
 from hermes_tui.core.sanitize import one_line, shorten, visible
+from hermes_tui.core.units import signed
 from hermes_tui.tui.keys import bindings
 from hermes_tui.tui.messages import CopyRequested, CursorMoved, ExportRequested, FindRequested
 from hermes_tui.tui.widgets.base import ActionOwner, ImmediateScroll, titled
-from hermes_tui.tui.widgets.formatting import change, literal, number, signed
+from hermes_tui.tui.widgets.formatting import change, literal, number
 from hermes_tui.tui.widgets.token_layout import Break, Item, TokenLayout, bar, level, trajectory
 from hermes_tui.tui.widgets.unread_bar import UnreadBar
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hermes_tui.core.models import StepRow
-from hermes_tui.tui.widgets.formatting import number, signed
+from hermes_tui.core.units import signed
+from hermes_tui.tui.widgets.formatting import number
 
 MEANING_CELLS = 75
 """Most cells of a meaning: it is one line at 80 columns."""
@@ -81,6 +82,12 @@ FIGURES: tuple[Figure, ...] = (
     ),
     Figure(
         word="moved",
+        name="moved_nats",
+        meaning="how far what was judged went the judged way, in nats a token",
+        write=_short,
+    ),
+    Figure(
+        word="kl step",
         name="kl_step",
         meaning="how far the step moved all that could be said, in nats a token",
         write=_short,
@@ -96,6 +103,29 @@ FIGURES: tuple[Figure, ...] = (
         name="reference_drift",
         meaning="how much less likely ordinary text is than when training began",
         write=_short,
+    ),
+    Figure(
+        word="text kl",
+        name="reference_kl",
+        meaning="how far ordinary text is read otherwise than when training began, in nats",
+        write=_short,
+    ),
+    Figure(
+        word="alike",
+        name="reply_alike_frac",
+        meaning="share of the last ten replies that begin with the same word",
+        write=_short,
+    ),
+    Figure(
+        word="twice",
+        name="reply_repetition",
+        meaning="share of what those replies say that they said before",
+        write=_short,
+    ),
+    Figure(
+        word="length",
+        name="reply_length_mean",
+        meaning="how many tokens those replies have, in the mean",
     ),
     Figure(
         word="entropy",
@@ -157,8 +187,9 @@ BY_NAME = {figure.name: figure for figure in FIGURES}
 WORDS = {
     "next": "a step begins when this many are scored and can't be taken back any more",
     "rolled": "an earlier version's weights serve again, under a new number",
-    "lost": "found damaged or missing since the trainer started, and what took its place",
     "careful": "a model that plays for its reward says less and less, or always the same",
+    "still": "no version was made: these scores ask for nothing that can still be done",
+    "topics": "sessions by what they are about; a running mean is kept within a topic",
     "skipped": "what was said and is never trained, counted by its reason",
     "step": "what the step did to what was judged; enter lists its episodes",
     "logprob": "mean over the trained tokens, just before and just after the update",

@@ -38,11 +38,11 @@ from hermes_tui.tui.widgets.training_text import (
 
 TRENDS: tuple[tuple[str, float | None, float | None], ...] = (
     ("reward_mean", -1.0, 1.0),
-    ("loss", None, None),
-    ("kl_behavior", 0.0, None),
+    ("moved_nats", 0.0, None),
     ("entropy", 0.0, None),
-    ("gap_mean", 0.0, None),
-    ("staleness_max", 0.0, None),
+    ("reply_length_mean", 0.0, None),
+    ("reply_alike_frac", 0.0, 1.0),
+    ("reference_kl", 0.0, None),
 )
 """For each plot: the number's name in a step's row, and the least range to show."""
 

@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.style import Style
 
-from hermes_tui.core.collapse import collapse
 from hermes_tui.core.models import StepRow, TrainerRow
-from hermes_tui.core.reasons import limit_text, reason_text
+from hermes_tui.core.reasons import reason_text
 from hermes_tui.core.sanitize import one_line
 from hermes_tui.core.state import ViewState
+from hermes_tui.core.step_words import sentence
+from hermes_tui.core.units import signed
 from hermes_tui.tui.widgets.formatting import (
     change,
-    decimals_for,
     line,
     literal,
     number,
-    signed,
     sparkline,
 )
 from hermes_tui.tui.widgets.training_figures import FIGURES, Figure, figures_of
@@ -47,12 +46,9 @@ def describe(view: ViewState, hold: str = "") -> Content:
             "training is off: with training.enabled = true the model learns from you", "dim"
         )
     lines = [Content.assemble(_name("next"), literal(waits_for(view.trainer, hold)))]
-    lines += [Content.assemble(_name("lost"), text) for text in lost(view.trainer)]
     steps = trained_steps(view)
-    if not steps:
-        lines.append(NO_STEP)
-        return Content("\n").join(lines)
-    lines += _last_step(view, steps[-1])
+    lines += _last_step(view, steps[-1]) if steps else [NO_STEP]
+    lines += [_name(name) + text for name, text in _concerns(view)]
     lines += _trends(steps[-SPARKS:])
     return Content("\n").join(lines)
 
@@ -93,18 +89,33 @@ def next_step(view: ViewState, hold: str = "", at: str = "") -> list[tuple[str, 
     if view.steps and (back := view.steps[-1].values.get("rolled_back_to")) is not None:
         made = view.steps[-1].policy_version
         said.append(("rolled", Content(f"v{made} serves: it is v{back:.0f} again")))
-    said += [("lost", text) for text in lost(view.trainer)]
-    said += [
-        ("careful", line(f"▲ {sentence}", "$text-warning"))
-        for sentence in collapse(trained_steps(view))
-    ]
+    said += _concerns(view)
+    said += [("topics", topics)] if (topics := topics_text(view)) else []
     said.append(("skipped", untrained(view)))
     return [(name, Content.assemble(_name(name, at), text)) for name, text in said]
 
 
-def lost(trainer: TrainerRow) -> list[Content]:
-    """Return what was found damaged or lost, a line each."""
-    return [line(f"▲ {notice}", "$text-warning") for notice in trainer.notices]
+def topics_text(view: ViewState) -> Content:
+    """Return the topics with their sessions, and what is expected in each; empty for only one."""
+    counts, expected = view.topics(), view.trainer.baselines
+    if len(counts) < 2 and not expected:
+        return Content()
+    words = [
+        f"{one_line(topic)} {count}"
+        + (f" (expected {signed(expected[topic])})" if topic in expected else "")
+        for topic, count in counts.items()
+    ]
+    return literal(" · ".join(words))
+
+
+def _concerns(view: ViewState) -> list[tuple[str, Content]]:
+    """Return why the last scores moved nothing, and what the watch says, with each line's name."""
+    said = []
+    if view.unmoved:
+        said.append(("still", line(f"the last scores moved nothing: {view.unmoved}")))
+    for step in trained_steps(view)[-1:]:
+        said += [("careful", line(f"▲ {text}", "$text-warning")) for text in step.warnings]
+    return said
 
 
 def untrained(view: ViewState) -> Content:
@@ -120,29 +131,6 @@ def untrained(view: ViewState) -> Content:
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     text = " · ".join(f"{count}× {reason_text(reason)}" for reason, count in ordered)
     return line(f"✗ {text}")
-
-
-def sentence(step: StepRow) -> str:
-    """Return what a step did, such as ``v5 says this less readily: −0.12 a token``."""
-    made, what = f"v{step.policy_version}", "this" if len(step.episode_ids) == 1 else "these"
-    moved = moved_by(step)
-    if moved is None:
-        return f"{made} was made; how far it moved is not known"
-    why = limit_text(step.limit)
-    if not moved:
-        return f"{made} says {what} as readily as before" + (f": {why}" if why else "")
-    how = "more" if moved > 0 else "less"
-    far = signed(moved, decimals_for(moved))
-    less = f", not as far as wanted: {why}" if why else ""
-    return f"{made} says {what} {how} readily: {far} a token{less}"
-
-
-def moved_by(step: StepRow) -> float | None:
-    """Return how much likelier a step made its tokens, nats; 0.0 for next to nothing."""
-    before, after = step.values.get("logprob_before"), step.values.get("logprob_after")
-    if before is None or after is None or after - before != after - before:
-        return None
-    return round(after - before, decimals_for(after - before)) + 0.0
 
 
 def step_rows(step: StepRow, width: int) -> list[list[str]]:

@@ -37,9 +37,21 @@ async def test_row_24_the_list_of_sessions_has_titles(gateway: Gateway) -> None:
     session_id, key = await gateway.session("chat")
     await gateway.chat(key, "Greet  Ada\nin one sentence")
     lines = (await run("session", "list")).output.splitlines()
-    assert lines[0].split() == ["SESSION", "STARTED", "STATE", "TASK", "TITLE"]
+    assert lines[0].split() == ["SESSION", "STARTED", "STATE", "TASK", "TOPIC", "TITLE"]
     assert lines[1].startswith(session_id)
-    assert lines[1].endswith("chat        Greet Ada in one sentence")
+    assert lines[1].endswith("chat        chat        Greet Ada in one sentence")
+
+
+async def test_a_topic_can_be_seen_and_set(gateway: Gateway) -> None:
+    session_id, key = await gateway.session("chat")
+    await gateway.chat(key, "Write a poem")
+    assert " writing " in (await run("session", "list")).output
+    done = await run("session", "topic", session_id, "rhymes")
+    assert done.output == f"{session_id} is about rhymes\n"
+    assert " rhymes " in (await run("session", "list")).output
+    refused = await run("session", "topic", session_id, "a#b")
+    assert refused.exit_code == 2
+    assert "without #" in refused.output
 
 
 async def test_the_list_of_sessions_says_how_they_ended(gateway: Gateway) -> None:

@@ -170,7 +170,17 @@ async def test_what_the_rows_tell_becomes_lines() -> None:
         talk.backend.step_rows = [make_step(8)]
         talk.backend.set_state("ep-1", "trained", step=8)
         await talk.until("[episode] episode 1 of “hello”: trained at step 8, reward +1")
-        await talk.until("[step] step 8 made policy v9, reward +1.000, advantage +0.800")
+        await talk.until(
+            "[step] step 8: v9 says this more readily: +0.21 a token, reward +1.000, advantage +0.8"
+        )
+        talk.backend.step_rows.append(replace(make_step(9), warnings=("replies are all alike",)))
+        talk.backend.emit("step.finished")
+        await talk.until("[watch] replies are all alike")
+        talk.backend.emit("step.unmoved", reason="no_gradient")
+        await talk.until("[warning] a step moved nothing: its scores cancel each other out")
+        put("/training")
+        await talk.until("[trainer] the last scores moved nothing: its scores cancel")
+        assert talk.text.count("[watch]") == 2, "as news, and when asked"
         assert talk.text.count("trained at step 8") == 1
         row = talk.backend.process_rows[1]
         talk.backend.process_rows[1] = type(row)(
@@ -178,22 +188,6 @@ async def test_what_the_rows_tell_becomes_lines() -> None:
         )
         talk.backend.emit_control()
         await talk.until("[process] worker-0 is failed: no memory")
-
-
-async def test_what_was_lost_is_said_at_the_start_and_when_it_is_found() -> None:
-    talk = Talk()
-    row = talk.backend.process_rows[1]
-    told = row.model_copy(update={"state": ProcessState.READY, "reason": "a was damaged\nb, too"})
-    talk.backend.process_rows[1] = told
-    talk.backend.trainer_row = replace(talk.backend.trainer_row, notices=("a was damaged",))
-    async with typing(talk):
-        await talk.until("[notice] b, too")
-        assert talk.text.count("[notice] a was damaged") == 1
-        later = replace(talk.backend.trainer_row, notices=("a was damaged", "v12 is lost"))
-        talk.backend.trainer_row = later
-        talk.backend.emit("step.failed")
-        await talk.until("[notice] v12 is lost")
-        assert talk.text.count("a was damaged") == 1
 
 
 async def test_the_past_is_no_news_even_when_its_names_come_late() -> None:
@@ -231,7 +225,7 @@ async def test_the_past_is_listed_and_opened() -> None:
     assert "the newest 2 of 10 sampled tokens" in said
     assert any(line.startswith("“ today?”, id 1009, logprob -") for line in said)
     assert "[trainer] waiting, policy v7 serves, 0 of 1 scored" in said
-    assert any(line.startswith("[step] step 8 made policy v9, reward") for line in said)
+    assert any(line.startswith("[step] step 8: v9 says this more readily: +") for line in said)
     assert "router: ready, pid 100, 50 MB, up 60 s" in said
 
 

@@ -168,3 +168,21 @@ async def test_a_session_has_a_title_before_its_turns_are_read() -> None:
     talk.backend.session_rows["s"] = replace(row, title="Greet Ada")
     assert await talk.all("/sessions") == 0
     assert "1. Greet Ada" in talk.text.splitlines()
+
+
+async def test_a_session_has_a_topic_that_can_be_told_and_set() -> None:
+    talk = Talk()
+    talk.backend.add_session("s", created_at=1, topic="writing")
+    talk.backend.add_episode("s", "hi", "Hello.")
+    assert await talk.all("/open 1", "/topic", "/topic rhymes", "/sessions") == 0
+    assert "[notice] this session is about writing" in talk.text
+    assert ("set_topic", "s", "rhymes") in talk.backend.calls
+    assert "1. hi (open here, about rhymes)" in talk.text
+
+
+@pytest.mark.parametrize("lines", [["/topic"], ["/open 1", "/topic a#b"]])
+async def test_a_topic_that_cannot_be_is_refused(lines: list[str]) -> None:
+    talk = Talk()
+    talk.backend.add_session("s", created_at=1)
+    assert await talk.all(*lines) == 1
+    assert "set_topic" not in [call[0] for call in talk.backend.calls]

@@ -5,6 +5,7 @@ Each test is named after a row of what a new user met.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -31,17 +32,20 @@ from textual.widgets import OptionList, Static
 from hermes_tui.core.actions import PANES, panes_of
 from hermes_tui.core.models import CanaryRow, EpisodeRow, SessionRow, StepRow, sampled_tokens
 from hermes_tui.core.state import ViewState
+from hermes_tui.core.step_words import sentence
+from hermes_tui.core.units import signed
 from hermes_tui.tui.keys import hints
 from hermes_tui.tui.screens.compare_replies import CompareScreen, GroupSizeScreen
 from hermes_tui.tui.screens.confirm import VersionScreen
+from hermes_tui.tui.screens.dialogs import AskScreen
 from hermes_tui.tui.screens.step_dialogs import AnswersScreen, EpisodesScreen
 from hermes_tui.tui.widgets.canary_text import canaries
-from hermes_tui.tui.widgets.formatting import change, signed
+from hermes_tui.tui.widgets.formatting import change
 from hermes_tui.tui.widgets.plot import TrendPlot
 from hermes_tui.tui.widgets.sessions_pane import explain_row
 from hermes_tui.tui.widgets.training_figures import FIGURES, MEANING_CELLS, WORDS, meaning
 from hermes_tui.tui.widgets.training_pane import TrainingPane
-from hermes_tui.tui.widgets.training_text import describe, sentence
+from hermes_tui.tui.widgets.training_text import describe
 from hermes_tui_training.api.wire import CompletionRecord
 
 VAST = (200, 60)
@@ -180,6 +184,13 @@ def moved(before: float, after: float, **more: object) -> StepRow:
     return replace(step, values=values, **more)  # type: ignore[arg-type]
 
 
+def pressed(nats: float, praised: int, punished: int) -> StepRow:
+    """Return a step over several replies; in their plain mean nothing moved."""
+    more = {"moved_nats": nats, "num_praised": praised, "num_punished": punished}
+    step = moved(-1.0, -1.0, episode_ids=("a", "b", "c", "d"))
+    return replace(step, values={**step.values, **more})
+
+
 @pytest.mark.parametrize(
     ("step", "said"),
     [
@@ -200,6 +211,13 @@ def moved(before: float, after: float, **more: object) -> StepRow:
             moved(-1.0, -0.9, episode_ids=("a", "b")),
             "v5 says these more readily: +0.10 a token",
         ),
+        (
+            pressed(0.48, 1, 3),
+            "v5 says 1 of these more readily, 3 less: +0.48 a token",
+        ),
+        (pressed(0.48, 0, 1), "v5 says these less readily: −0.48 a token"),
+        (pressed(0.48, 2, 0), "v5 says these more readily: +0.48 a token"),
+        (pressed(math.nan, 2, 0), "v5 was made; how far it moved is not known"),
     ],
 )
 def test_item_4_a_step_reads_as_a_sentence(step: StepRow, said: str) -> None:
@@ -224,14 +242,12 @@ async def test_item_4_only_plots_that_say_something(tmp_path: Path) -> None:
         def drawn() -> list[str]:
             return [plot._title for plot in main(app).query(TrendPlot) if plot.display]
 
-        assert drawn() == ["reward", "entropy"]
-        assert "loss −0.63 · kl 0.0031 · gap 1e−5 · stale 0: the same in all 8 steps" in (
-            words(pilot, "#training-flat")
-        )
+        assert drawn() == ["reward", "moved", "entropy", "length", "text kl"]
+        assert "alike 0.3: the same in all 8 steps" in words(pilot, "#training-flat")
         late = make_step(9)
-        backend.step_rows.append(replace(late, values={**late.values, "staleness_max": 2.0}))
+        backend.step_rows.append(replace(late, values={**late.values, "reply_alike_frac": 0.9}))
         backend.emit("step.finished", step=9, episode_ids=[])
-        await until(pilot, lambda: drawn() == ["reward", "entropy", "stale"])
+        await until(pilot, lambda: "alike" in drawn())
 
 
 async def test_item_4_the_steps_are_gone_through_and_enter_lists_their_episodes(
@@ -529,3 +545,57 @@ async def test_row_16_the_words_stand_in_the_pane_while_it_has_the_focus(tmp_pat
         assert any("▪ its tokens are shown" in row for row in screen_lines(pilot))
         main(app).go("chat")
         await until(pilot, lambda: not box.display)
+
+
+# Topics ------------------------------------------------------------------------------------------
+
+
+async def test_the_topic_of_a_session_is_in_sight_and_can_be_set(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    backend.add_session("s", created_at=1, topic="writing")
+    backend.add_episode("s", "hi", "Hello.")
+    backend.add_session("t", created_at=2, topic="code")
+    async with running(app, WIDE) as pilot:
+        main(app).press("pane_sessions")
+        await pilot.press("down")
+        await until(pilot, lambda: "about writing" in words(pilot, "#sessions-words"))
+        await pilot.press("T")
+        await until(pilot, lambda: isinstance(app.screen, AskScreen))
+        assert "there are: " in str(app.screen.query_one("#ask-hint", Static).content)
+        await pilot.press("ctrl+u", *"rhymes", "enter")
+        await until(pilot, lambda: "about rhymes" in words(pilot, "#sessions-words"))
+        assert ("set_topic", "s", "rhymes") in backend.calls
+        main(app).press("pane_training")
+        await until(pilot, lambda: "rhymes 1" in "\n".join(screen_lines(pilot)))
+
+
+# What the watch says, and what moved nothing -----------------------------------------------------
+
+
+async def test_a_warning_of_the_watch_is_in_sight_beside_the_chat_and_on_the_page(
+    tmp_path: Path,
+) -> None:
+    app, backend = make_app(tmp_path)
+    warned = "9 of the last 10 replies begin with 'no', to 4 different questions"
+    backend.step_rows = [make_step(1), replace(make_step(2), warnings=(warned,))]
+    async with running(app, VAST) as pilot:
+        await until(pilot, lambda: warned in str(describe(app.controller.state)))
+        main(app).press("pane_training")
+        await until(pilot, lambda: "9 of the last 10" in "\n".join(screen_lines(pilot)))
+        backend.step_rows.append(make_step(3))
+        backend.emit("step.finished")
+        await until(pilot, lambda: warned not in str(describe(app.controller.state)))
+
+
+async def test_scores_that_moved_nothing_say_why_until_a_step_moves_something(
+    tmp_path: Path,
+) -> None:
+    app, backend = make_app(tmp_path)
+    why = "the last scores moved nothing: the model says this nearly always by now"
+    async with running(app, WIDE) as pilot:
+        backend.emit("step.unmoved", reason="certain")
+        await until(pilot, lambda: why in str(describe(app.controller.state)))
+        assert any("a step moved nothing: the model says" in text for text in notices(app))
+        backend.step_rows = [make_step(1)]
+        backend.emit("step.finished")
+        await until(pilot, lambda: why not in str(describe(app.controller.state)))

@@ -6,13 +6,13 @@ import pytest
 from textual.content import Content
 
 from hermes_tui.core.sanitize import clean, one_line, shorten, visible
+from hermes_tui.core.units import signed
 from hermes_tui.tui.widgets.formatting import (
     age,
     by_parts,
     duration,
     literal,
     number,
-    signed,
     size,
     sparkline,
 )
