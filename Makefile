@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 # Two torch processes on a small machine thrash each other while OpenMP threads spin.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: setup run test check bench clean
+.PHONY: setup run test check bench faults clean
 
 $(STAMP): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
@@ -42,6 +42,11 @@ check: $(STAMP)
 
 bench: setup
 	@for name in engine agent_service learning proof bookkeeping gateway screen; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+# Goes on where it was interrupted; benchmarks/results/faults/ keeps what each cell found.
+faults: setup
+	-@$(BIN)/python -m pytest tests/faults/matrix --all-cells
+	@$(BIN)/python tests/faults/matrix/fault_results.py
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
+from fakes.beats import heartbeat_of_the_test
 
 from hermes_tui_common.heartbeat import MAX_TASKS, Heartbeat, TaskBeat, advance, working
 
-EVERY_S = 1.0
 DEADLINE_S = 20.0
 
 
 @pytest.fixture
 def heartbeat() -> Iterator[Heartbeat]:
-    theirs, ours = socket.socketpair()
-    made = Heartbeat(theirs.fileno(), EVERY_S)
-    yield made
-    made._socket.close()
-    theirs.close()
-    ours.close()
+    with heartbeat_of_the_test() as made:
+        yield made
 
 
 def test_a_blocked_event_loop_is_counted_in_beats(heartbeat: Heartbeat) -> None:

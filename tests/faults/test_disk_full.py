@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fakes.inference import ADMIN_KEY, running_gateway
 from fakes.small_disk import SmallDisk
 from fakes.tiny_model import make_tiny_model
 from fakes.training_bench import Bench, until
@@ -29,6 +30,9 @@ from hermes_tui_training.trainer.orchestrator import MAX_ATTEMPTS
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hermes_tui_training.trainer.orchestrator._BACKOFF_S", (0.02,))
     monkeypatch.setattr("hermes_tui_common.disk._POLL_S", 0.01)
+
+
+_LONG = [{"role": "user", "content": "x" * 3000}]
 
 
 def _record(store: Store) -> None:
@@ -57,6 +61,30 @@ def test_trajectories_are_recorded_again_once_there_is_room(small_disk: SmallDis
     store.sessions.create(key_hash="last", task_id="t", group_id="g")
     assert store.sessions.num_running() == before + 1
     store.close()
+
+
+async def test_a_request_on_a_full_disk_gets_507(small_disk: SmallDisk) -> None:
+    async with running_gateway(small_disk.path / "run") as gateway:
+        session_id, key = await gateway.session()
+        assert (await gateway.chat(key)).status_code == 200
+        small_disk.fill()
+        asked = [
+            ("POST", "/rl/start_session", {"task_id": "t" * 900}, None),
+            ("POST", "/v1/chat/completions", {"model": "m", "messages": _LONG}, key),
+        ]
+        for method, path, body, own_key in asked:
+            for _ in range(300):  # until the blocks that the database has are used up
+                answer = await gateway.call(method, path, body, key=own_key or ADMIN_KEY)
+                if answer.is_error:
+                    break
+            assert answer.status_code == 507, answer.text
+            assert answer.json()["error"]["code"] == "disk_full"
+            assert "the disk is full: 0 MB free in" in answer.json()["error"]["message"]
+            assert answer.headers["retry-after"] == "10"
+        small_disk.make_room()
+        assert (await gateway.chat(key)).status_code == 200
+        answer = await gateway.call("POST", "/rl/set_reward", {"reward": 1.0}, key=key)
+        assert (answer.status_code, answer.json()["session_id"]) == (200, session_id)
 
 
 async def test_chats_are_kept_again_once_there_is_room(small_disk: SmallDisk) -> None:
