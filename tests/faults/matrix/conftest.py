@@ -42,9 +42,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Remember why a cell failed, for its result and for the stack that it used."""
-    if call.excinfo and call.when in ("setup", "call"):
+    """Remember why a cell failed, or "", for its result and for the stack that it used."""
+    if call.excinfo:
         item.stash[_FAILURE] = f"{call.excinfo.typename}: {call.excinfo.value}"
+    elif call.when == "call":
+        item.stash[_FAILURE] = ""
     return (yield)
 
 
@@ -53,9 +55,10 @@ def outcome(request: pytest.FixtureRequest) -> Iterator[Outcome]:
     """Return where a cell's test says what it found; in full it is kept."""
     found = Outcome()
     yield found
-    if is_full(request.config):
+    failure = request.node.stash.get(_FAILURE, None)
+    if failure is not None and is_full(request.config):  # None: it was interrupted
         cell = request.node.get_closest_marker("cell").args[0]
-        fault_results.write(found.row(cell, request.node.stash.get(_FAILURE, None)))
+        fault_results.write(found.row(cell, failure))
 
 
 @pytest.fixture(scope="session")
@@ -86,5 +89,5 @@ def stack(
         _kept_stack.append(FaultStack(tmp_path_factory.mktemp("run"), byte_model))
         _kept_stack[0].start()
     yield _kept_stack[0]
-    if _FAILURE in request.node.stash:
+    if request.node.stash.get(_FAILURE, "interrupted"):
         _kept_stack.pop().close()

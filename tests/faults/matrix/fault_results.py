@@ -16,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "benchmarks" / "results" / "faults" / "cells.jsonl"
 DOCUMENT = ROOT / "docs" / "reliability.md"
+MAX_TEXTS = 4
+"""Things that a table's field says at most; the file has them all."""
 PRODUCT = ("hermes_tui", "services", "training")
 BEGIN = "<!-- The table below is made by tests/faults/matrix/fault_results.py. -->"
 END = "<!-- The end of the table. -->"
@@ -67,19 +69,19 @@ class Outcome:
     seconds: float | None = None
     """As in ``Row``."""
 
-    def row(self, cell: Cell, failure: str | None) -> Row:
+    def row(self, cell: Cell, failure: str = "") -> Row:
         """Return the result of a cell.
 
         Args:
             cell: which.
-            failure: why its test failed; None when it did not.
+            failure: why its test failed; empty when it did not.
         """
-        texts = self.texts if failure is None else [failure]
+        texts = [failure] if failure else self.texts
         return Row(
             what=cell.what,
             fault=cell.fault,
             when=cell.when,
-            ok=failure is None,
+            ok=not failure,
             seen="; ".join(dict.fromkeys(map(shortened, texts))) or "nothing",
             kept=", ".join(dict.fromkeys(self.kept)),
             seconds=self.seconds,
@@ -130,7 +132,7 @@ def table(rows: Sequence[Row]) -> str:
     if others:
         lines += ["", "| fault | a user sees | kept | works again |", "|---|---|---|---|"]
         lines += [
-            f"| {row.what}: {row.fault} | {row.seen} | {row.kept} | {_seconds(row)} |"
+            f"| {row.what}: {row.fault} | {_joined([row.seen])} | {row.kept} | {_seconds(row)} |"
             for row in others
         ]
     return "\n".join(lines)
@@ -149,7 +151,9 @@ def _signal_lines(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _joined(texts: Sequence[str]) -> str:
-    return "; ".join(dict.fromkeys(filter(None, texts)))
+    parts = list(dict.fromkeys(part for text in texts for part in text.split("; ") if part))
+    left_out = [f"and {len(parts) - MAX_TEXTS} more"] if len(parts) > MAX_TEXTS else []
+    return "; ".join(parts[:MAX_TEXTS] + left_out)
 
 
 def _seconds(row: Row) -> str:
@@ -160,6 +164,7 @@ def shortened(text: str) -> str:
     """Return what a user was told without what differs each time, such as addresses."""
     text = re.sub(r" at https?://[\w.]+:\d+(/v1)?", "", text)
     text = re.sub(r"\bpid \d+", "pid …", text)
+    text = re.sub(r" \(\w+Error\)", "", text)
     text = re.sub(r"(/[\w.-]+){3,}/", "…/", text)
     return text.replace("|", "/").replace("\n", " ").strip()[:300]
 

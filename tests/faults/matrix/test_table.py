@@ -18,7 +18,7 @@ def test_a_row_says_what_was_seen_without_what_differs_each_time() -> None:
     cell = Cell(what="trainer", fault="SIGKILL", when="idle")
     texts = ["it at http://127.0.0.1:4711/v1 is down (pid 12)", "it is back | well"]
     found = Outcome(texts=[*texts, texts[0]], kept=["all", "all"], seconds=2.6)
-    row = found.row(cell, None)
+    row = found.row(cell)
     assert row.seen == "it is down (pid …); it is back / well"
     failed = replace(Outcome().row(cell, "AssertionError: lost"), fault="SIGTERM")
     table = fault_results.table([row, failed])
