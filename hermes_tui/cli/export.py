@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hermes_tui_training.api.types import Episode
     from hermes_tui_training.exports.episode_sources import Selection
 
+_GGUF_TYPES = ("F32", "F16", "Q8_0")
+
 _NAMES = ("jsonl", "parquet", "trl", "art", "atropos", "verifiers", "tinker")
 
 
@@ -57,6 +59,27 @@ _NAMES = ("jsonl", "parquet", "trl", "art", "atropos", "verifiers", "tinker")
     show_default=True,
     help="Discount of rewards per completion, counted back from the last.",
 )
+@click.option("--weights", is_flag=True, help="Export a policy version's weights instead.")
+@click.option(
+    "--policy-version",
+    type=click.IntRange(0),
+    help="With --weights: which version; 0 is the base model. The newest when not given.",
+)
+@click.option(
+    "--to",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="With --weights: the directory to make, in Hugging Face's layout.",
+)
+@click.option(
+    "--gguf",
+    "gguf_types",
+    multiple=True,
+    type=click.Choice((*_GGUF_TYPES, "none")),
+    default=("F16",),
+    show_default=True,
+    help="With --weights: which GGUF file to write, with a Modelfile for Ollama; may be repeated.",
+)
 @click.pass_obj
 def export(
     invocation: Invocation,
@@ -71,13 +94,23 @@ def export(
     episode_ids: tuple[str, ...],
     style: str,
     discount: float,
+    weights: bool,
+    policy_version: int | None,
+    directory: Path | None,
+    gguf_types: tuple[str, ...],
 ) -> None:
-    """Export recorded episodes for other programs.
+    """Export recorded episodes, or weights, for other programs.
 
-    Tokens, log-probabilities, masks, policy versions, rewards.
+    Tokens, log-probabilities, masks, policy versions, rewards; with --weights a policy version,
+    its adapter merged into the base model.
 
     Changes nothing, and may run while the stack works.
     """
+    if weights:
+        _export_weights(invocation, policy_version, directory, gguf_types)
+        return
+    if policy_version is not None or directory:
+        raise click.UsageError("--policy-version and --to go with --weights.")
     from hermes_tui_training.exports.episode_sources import Selection, from_database
     from hermes_tui_training.exports.formats import FORMATS
     from hermes_tui_training.exports.rows import ExportOptions
@@ -100,6 +133,20 @@ def export(
         if not episodes.num:
             raise ConfigError("no recorded episode matches; see `hermes-tui session list`")
     click.echo(f"exported {written} {format_.row} of {episodes.num} episodes", err=True)
+
+
+def _export_weights(
+    invocation: Invocation, version: int | None, directory: Path | None, types: tuple[str, ...]
+) -> None:
+    from hermes_tui.cli.stack import run_staged
+
+    if directory is None:
+        raise click.UsageError("--weights needs --to DIRECTORY.")
+    words = ["--model", invocation.load().model.path, "--to", str(directory)]
+    words += ["--checkpoints", str(invocation.run_dir().checkpoints)]
+    words += [] if version is None else ["--policy-version", str(version)]
+    words += [word for kind in types if kind != "none" for word in ("--gguf", kind)]
+    run_staged("hermes_tui_training.learner.export_weights", *words)
 
 
 class _Counted:

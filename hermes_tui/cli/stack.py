@@ -43,22 +43,32 @@ def setup(invocation: Invocation) -> None:
 
     Everything later works without a network.
     """
-    import subprocess
-
     config = invocation.load()
     if not config.training.enabled:
         click.echo("training is off: there is no model to prepare")
         return
-    command = [sys.executable, "-P", "-m", "hermes_tui_training.models.prepare", config.model.path]
+    run_staged("hermes_tui_training.models.prepare", config.model.path)
+
+
+def run_staged(module: str, *arguments: str) -> None:
+    """Run a module in a process of its own and show its stages.
+
+    Raises: StackError: it failed; says why.
+    """
+    import subprocess
+
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-P", "-m", module, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as child:
         assert child.stdout
         assert child.stderr
         _show_progress(child.stdout)
         errors = child.stderr.read().strip()
     if child.returncode:
-        last = errors.splitlines()[-1] if errors else f"model: exit {child.returncode}"
+        last = errors.splitlines()[-1] if errors else f"{module}: exit {child.returncode}"
         raise StackError(last.removeprefix("error: "))
 
 

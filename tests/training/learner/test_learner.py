@@ -120,7 +120,7 @@ def test_what_was_saved_is_what_was_measured(
     if lora.rank:
         config = json.loads((path / "adapter_config.json").read_text())
         assert (config["r"], config["lora_alpha"]) == (4, 8)
-        assert config["base_model_name_or_path"] is None
+        assert config["base_model_name_or_path"] == str(model_dir.resolve())
         assert load_file(path / "adapter_model.safetensors")
     else:
         assert _truth(path, episode.completions[0]) == pytest.approx(before, abs=1e-5)

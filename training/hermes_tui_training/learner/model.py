@@ -140,8 +140,9 @@ class PolicyModel:
         """Write the trained weights in Hugging Face (or peft) layout."""
         if self._peft is not None:
             self._peft.save_pretrained(directory)
-            # peft's own file name of the base would tie the checkpoint to this machine.
-            _set_json(directory / _ADAPTER_CONFIG, "base_model_name_or_path", None)
+            # Where the base model is, so that transformers and peft find it with nothing set.
+            base = str(self._directory.resolve())
+            _set_json(directory / _ADAPTER_CONFIG, "base_model_name_or_path", base)
             (directory / "README.md").unlink(missing_ok=True)
         else:
             self._causal.save_pretrained(directory, max_shard_size="1000GB")
