@@ -17,7 +17,7 @@ import click
 
 from hermes_tui.cli.connect import run_async
 from hermes_tui.cli.overrides import Invocation
-from hermes_tui.cli.stack import fetch_status, print_status, show_log
+from hermes_tui.cli.stack import fetch_status, find_problems, print_status, show_log
 
 if TYPE_CHECKING:
     from hermes_tui.config.paths import RunDir
@@ -126,7 +126,7 @@ def add_lifecycle(group: click.Group, kind: ServiceKind) -> None:
             if as_json:
                 click.echo(json.dumps(_named(stack, kind), indent=None if watch else 2))
             else:
-                print_status(stack)
+                print_status(stack, run_async(find_problems(stack)))
             if not watch:
                 raise SystemExit(0 if all(row.state == "ready" for row in stack.processes) else 1)
             time.sleep(interval)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,7 +118,7 @@ def status(invocation: Invocation, as_json: bool) -> None:
     if as_json:
         click.echo(stack.model_dump_json(indent=2))
     else:
-        print_status(stack)
+        print_status(stack, run_async(find_problems(stack)))
         for label, text in run_async(
             _training_words(invocation.run_dir(), stack.inference_gateway)
         ):
@@ -132,6 +132,13 @@ async def fetch_status(run_dir: RunDir) -> StackStatus:
 
     async with await find_supervisor(run_dir) as client:
         return await client.status()
+
+
+async def find_problems(stack: StackStatus) -> dict[str, str]:
+    """Return what each process that is ready says is wrong, by its name; empty for nothing."""
+    from hermes_tui.stack_client.health import read_health
+
+    return {name: health.problem for name, health in (await read_health(stack)).items()}
 
 
 async def _training_words(run_dir: RunDir, url: str | None) -> list[tuple[str, str]]:
@@ -163,8 +170,13 @@ async def _training_words(run_dir: RunDir, url: str | None) -> list[tuple[str, s
     return [(label, one_line(text)) for label, text in said]
 
 
-def print_status(stack: StackStatus) -> None:
-    """Print a stack's addresses and a line for each process."""
+def print_status(stack: StackStatus, problems: Mapping[str, str]) -> None:
+    """Print a stack's addresses and a line for each process, then what is wrong or was lost.
+
+    Args:
+        stack: its status.
+        problems: as ``find_problems`` returns them.
+    """
     from hermes_tui.core.sanitize import clean
     from hermes_tui.core.units import size
 
@@ -181,11 +193,20 @@ def print_status(stack: StackStatus) -> None:
         uptime = _duration(row.uptime_s) if row.uptime_s is not None else "-"
         rss = size(row.rss_bytes) if row.rss_bytes else "-"
         restarts = f"restarted {row.restarts}x after {row.last_exit}" if row.restarts else ""
-        note = clean(row.reason or row.work or restarts).splitlines()[:1]
+        reason = "" if row.state == "ready" else row.reason
+        note = clean(reason or row.work or restarts).splitlines()[:1]
         click.echo(
             f"{row.name:<15}{row.state:<10}{row.pid or '-':>8}{row.port or '-':>7}"
             f"{uptime:>9}{rss:>9}  {''.join(note)}".rstrip()
         )
+    said = [
+        f"{row.name}: {clean(line)}"
+        for row in stack.processes
+        if row.state == "ready"
+        for line in (*problems.get(row.name, "").splitlines(), *(row.reason or "").splitlines())
+    ]
+    if said:
+        click.echo("\n" + "\n".join(said))
 
 
 def _duration(seconds: float) -> str:

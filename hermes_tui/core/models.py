@@ -431,6 +431,8 @@ class TrainerRow:
     """Versions that can be made current again, ascending; 0 is the model it began with."""
     groups: tuple[GroupRow, ...] = ()
     """Groups that wait for siblings to be scored."""
+    notices: tuple[str, ...] = ()
+    """What was found damaged or lost since it started, and what took its place."""
 
     @property
     def busy(self) -> bool:
@@ -464,6 +466,7 @@ class TrainerRow:
                 )
                 for group in status.groups
             ),
+            notices=status.notices,
         )
 
 

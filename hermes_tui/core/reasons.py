@@ -14,6 +14,7 @@ _TEXTS = {
     "aux_call": "a call that the agent made beside its answer",
     "sampling_mismatch": "sampled in a way that can't be recomputed",
     "constrained": "forced by the form that was asked for",
+    "other_choice": "another choice of the same request",
     "stale": "sampled by weights that are too old",
     "zero_advantage": "as good as was expected: nothing to learn",
     "engine_error": "the engine failed",

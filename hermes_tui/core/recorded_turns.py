@@ -38,6 +38,8 @@ def goes_on(completion: CompletionRow, before: CompletionRow) -> bool:
     """Whether a completion belongs to the turn of the one before it."""
     if completion.kind == "turn":
         return bool(_trailing_tool_results(completion.request_messages))
+    if completion.kind == "choice":
+        return False
     if before.finish_reason == "stop" or not before.request_messages:
         return False
     *earlier, last = before.request_messages

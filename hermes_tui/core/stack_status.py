@@ -57,7 +57,8 @@ class ProcessStatus(_Row):
     last_exit: str | None = None
     """How it last ended: ``exit 1``, ``SIGKILL``, ``SIGKILL (no heartbeat for 20 s)``."""
     reason: str | None = None
-    """While starting what it is doing; when hung, failed or flapping why."""
+    """While starting what it is doing; when hung, failed or flapping why; when ready what a person
+    should know, such as data that was damaged, a line each."""
     work: str | None = None
     """What it is at work on and how far it is; None when it does nothing that takes time."""
 
@@ -122,6 +123,8 @@ class DiskSample(_Row):
     """``training.store.max_bytes``; 0 is no bound."""
     conversations_bytes: int
     """``conversations.db``."""
+    conversations_max_bytes: int = 0
+    """``services.store.max_bytes``; 0 is no bound, or an older version that has none."""
     checkpoints_bytes: int
     """Weights, optimizers."""
     logs_bytes: int

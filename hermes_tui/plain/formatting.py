@@ -17,7 +17,7 @@ from hermes_tui.core.models import (
 from hermes_tui.core.reasons import reason_text, reasons_text
 from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.sanitize import clean, one_line, visible
-from hermes_tui.core.stack_status import ProcessStatus
+from hermes_tui.core.stack_status import ProcessState, ProcessStatus
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.step_words import sentence
 from hermes_tui.core.units import size
@@ -164,6 +164,13 @@ def process_text(row: ProcessStatus) -> str:
     words += [f"restarted {row.restarts}x"] if row.restarts else []
     words += [one_line(row.reason)] if row.reason else []
     return ", ".join(words)
+
+
+def notices(state: ViewState) -> list[str]:
+    """Return what was found damaged or lost since the processes started, each once."""
+    ready = [row for row in state.processes.values() if row.state == ProcessState.READY]
+    said = [notice for row in ready for notice in (row.reason or "").splitlines()]
+    return list(dict.fromkeys(map(one_line, (*said, *state.trainer.notices))))
 
 
 def trainer_text(trainer: TrainerRow) -> str:

@@ -18,6 +18,7 @@ from hermes_tui.core.changes import (
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.models import StartStage
 from hermes_tui.core.sanitize import clean, one_line
+from hermes_tui.core.stack_status import ProcessState
 from hermes_tui.plain import formatting as lines
 
 _ERROR = "[error]"
@@ -73,6 +74,7 @@ class Reporter:
         version = self._controller.state.trainer.policy_version
         serving = f", policy v{version}" if version is not None else ""
         self.line(f"[ready] {one_line(info.model)}{serving}. Type to the agent; /help for more.")
+        self.all(f"[notice] {notice}" for notice in lines.notices(self._controller.state))
 
     def change(self, change: Change) -> None:
         """Report a change, if it is worth a line."""
@@ -161,8 +163,11 @@ class Reporter:
         """
         state = self._controller.state
         for row in state.processes.values():
-            reason = f": {one_line(row.reason)}" if row.reason else ""
+            is_ready = row.state == ProcessState.READY  # its notices have lines of their own
+            reason = f": {one_line(row.reason)}" if row.reason and not is_ready else ""
             yield f"process {row.name}", f"{row.name} is {row.state}{reason}", "[process] "
+        for notice in lines.notices(state):
+            yield f"notice {notice}", notice, "[notice] "
         for episodes in state.episodes.values():
             for episode in episodes.values():
                 fact = lines.episode_text(episode) if episode.state in _REPORTED_STATES else ""

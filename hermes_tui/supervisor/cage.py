@@ -8,6 +8,9 @@ in /run and /tmp. It has no capabilities. Options as of bubblewrap 0.8.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -16,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hermes_tui_common.errors import ConfigError
+from hermes_tui_common.errors import ConfigError, StackError
 from hermes_tui_services.api.config import AgentConfig
 
 INHERITED = (
@@ -54,38 +57,37 @@ class Confinement:
     """The program; None: workers run in nothing."""
     reason: str = ""
     """Why they run in nothing."""
+    network: Literal["host", "peers"] = "host"
+    """What they reach."""
 
     @classmethod
     def of(cls, agent: AgentConfig) -> Confinement:
         """Return what the configuration asks for and the machine can do; runs bubblewrap once.
 
-        Raises: ConfigError: it must be bubblewrap, and that does not work here.
+        Raises: ConfigError: it asks for what only a cage gives, and there is none here.
         """
-        if agent.cage == "off":
-            return cls(reason='services.agent.cage is "off"')
-        reason = ""
-        program = shutil.which("bwrap")
-        if sys.platform != "linux":
-            reason = "bubblewrap is for Linux"
-        elif program is None:
-            reason = f"bubblewrap is not installed: {INSTALL_HINT}"
-        else:
-            reason = _try(program)
+        reason = 'services.agent.cage is "off"' if agent.cage == "off" else _obstacle()
         if not reason:
-            return cls(bubblewrap=program)
+            return cls(bubblewrap=shutil.which("bwrap"), network=agent.network)
         if agent.cage == "bubblewrap":
             raise ConfigError(f'services.agent.cage = "bubblewrap": {reason}')
+        if agent.network == "peers":
+            raise ConfigError(f'services.agent.network = "peers" needs a cage: {reason}')
         return cls(reason=reason)
 
     def __str__(self) -> str:
-        return self.kind if self.bubblewrap else f"{self.kind}: {self.reason}"
+        if self.bubblewrap:
+            return f"{self.kind}, network: {self.network}"
+        return f"{self.kind}: {self.reason}"
 
     @property
     def kind(self) -> Literal["bubblewrap", "none"]:
         """What workers run in."""
         return "bubblewrap" if self.bubblewrap else "none"
 
-    def cage(self, agent: AgentConfig, run_dir: Path, home: Path, workdir: Path) -> Cage | None:
+    def cage(
+        self, agent: AgentConfig, run_dir: Path, home: Path, workdir: Path, relay: Path | None
+    ) -> Cage | None:
         """Return the cage of one worker; None: it runs in nothing.
 
         Args:
@@ -93,6 +95,7 @@ class Confinement:
             run_dir: hidden, but for the next two.
             home: the agent's own files.
             workdir: the sessions' directories.
+            relay: the Unix socket that is its only way out; None: it shares the network.
         """
         if self.bubblewrap is None:
             return None
@@ -103,6 +106,7 @@ class Confinement:
             writable=tuple(map(_absolute, agent.write_paths)),
             hidden=run_dir,
             own=(workdir, home),
+            relay=relay,
             # A class of the user's may lie in the working directory.
             start_in=Path("/") if own else Path.cwd(),
         )
@@ -124,34 +128,48 @@ class Cage:
     """The worker's own directories, which may lie in the hidden one; they are made."""
     start_in: Path
     """Working directory."""
+    relay: Path | None = None
+    """The Unix socket that is its only way out; None: it shares the machine's network."""
 
     def command(self) -> tuple[str, ...]:
-        """Return the command that a worker is run under."""
+        """Return the command that a worker is run under.
+
+        Raises: StackError: a path of the user's is not there.
+        """
         return (self.program, *self._options(), "--")
 
     def _options(self) -> Iterator[str]:
         # The end of the supervisor ends the cage, and with its first process all that is in it.
-        yield from ("--unshare-all", "--share-net", "--die-with-parent", "--cap-drop", "ALL")
+        yield from ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL")
+        if self.relay is None:
+            yield "--share-net"
         yield from _system()
         yield from ("--proc", "/proc", "--dev", "/dev")
-        home = Path.home()
-        for folder in (Path("/tmp"), Path("/var/tmp"), Path("/run"), home):  # noqa: S108
-            if folder != Path("/"):
-                yield from ("--tmpfs", str(folder))
+        homes = _homes()
+        for folder in (Path("/tmp"), Path("/var/tmp"), Path("/run"), *homes):  # noqa: S108
+            yield from ("--tmpfs", str(folder))
         if _RESOLVER.is_symlink() and _RESOLVER.exists():
             yield from _bind("--ro-bind", _RESOLVER.resolve())
-        needed = [place for place in (*_python(), self.start_in) if place not in _above(home)]
-        for path in (*needed, *self.readable):
+        shows_home = set().union(*map(_above, homes))
+        needed = [place for place in (*_python(), self.start_in) if place not in shows_home]
+        for path in needed:
             if path.exists():
-                yield from _bind("--ro-bind", path)
-                if (settings := path / _SETTINGS_FILE).is_file():
-                    yield from ("--ro-bind", "/dev/null", str(settings))
-        for path in self.writable:
-            yield from _bind("--bind", path)
+                yield from _shown("--ro-bind", path)
+        for key, option, paths in (
+            ("read_paths", "--ro-bind", self.readable),
+            ("write_paths", "--bind", self.writable),
+        ):
+            for path in paths:
+                if not path.exists():
+                    raise StackError(f"services.agent.{key}: there is no {path}")
+                yield from _shown(option, path)
         yield from ("--tmpfs", str(self.hidden))
         for path in self.own:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             yield from _bind("--bind", path)
+        if self.relay:
+            self.relay.parent.mkdir(exist_ok=True, mode=0o700)
+            yield from _bind("--ro-bind", self.relay.parent)
         yield from ("--chdir", str(self.start_in))
 
 
@@ -172,7 +190,12 @@ def _system() -> Iterator[str]:
 
 def _python() -> Iterator[Path]:
     """Yield where this interpreter and its packages lie, outside of the system's directories."""
-    places = [Path(sys.prefix), Path(sys.base_prefix), *map(Path, sys.path)]
+    # A worker does not inherit these, and they may show more than Python.
+    not_inherited = set(os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    if not sys.flags.safe_path:
+        not_inherited.add(sys.path[0])
+    places = [Path(sys.prefix), Path(sys.base_prefix)]
+    places += [Path(place) for place in sys.path if place not in not_inherited]
     places += [Path(sys.executable).parent, Path(sys.executable).resolve().parent]
     shown = {Path("/") / name for name in _SYSTEM}
     for place in places:
@@ -181,9 +204,23 @@ def _python() -> Iterator[Path]:
             yield place
 
 
+def _homes() -> set[Path]:
+    """Return the user's home, as the environment and as the system has it."""
+    homes = {Path.home()}
+    with contextlib.suppress(KeyError):  # a container may run as a user that has no name
+        homes.add(Path(pwd.getpwuid(os.getuid()).pw_dir))
+    return homes - {Path("/")}
+
+
 def _above(path: Path) -> set[Path]:
     """Return a path and all that contain it."""
     return {path, *path.parents}
+
+
+def _shown(option: str, path: Path) -> Iterator[str]:
+    yield from _bind(option, path)
+    if (settings := path / _SETTINGS_FILE).is_file():
+        yield from ("--ro-bind", "/dev/null", str(settings))
 
 
 def _bind(option: str, path: Path) -> tuple[str, str, str]:
@@ -194,8 +231,13 @@ def _absolute(path: str) -> Path:
     return Path(path).expanduser().absolute()
 
 
-def _try(program: str) -> str:
+def _obstacle() -> str:
     """Return why bubblewrap does not work here; empty when it does."""
+    program = shutil.which("bwrap")
+    if sys.platform != "linux":
+        return "bubblewrap is for Linux"
+    if program is None:
+        return f"bubblewrap is not installed: {INSTALL_HINT}"
     command = [program, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--", "true"]
     try:
         done = subprocess.run(

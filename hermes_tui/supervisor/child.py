@@ -123,6 +123,7 @@ class Child:
         environ: Mapping[str, str],
         only: Collection[str] | None = None,
         cage: tuple[str, ...] = (),
+        inherited: tuple[int, ...] = (),
     ) -> Child:
         """Start ``python -P COMMAND --config FILE`` in a session of its own.
 
@@ -133,6 +134,7 @@ class Child:
             environ: what the child's environment is made from.
             only: names of it that the child may inherit; None: all that are not ours.
             cage: the command that it is run under.
+            inherited: descriptors that it gets, under the same numbers.
         """
         mark = secrets.token_hex(8)
         theirs, lifeline = socket.socketpair()
@@ -153,9 +155,11 @@ class Child:
                 stderr=output_write,
                 env=child_environment(environ, mark, only),
                 start_new_session=True,
+                pass_fds=inherited,
             )
             if isinstance(config, str):
-                lifeline.sendall(f"{config}\n".encode())
+                with contextlib.suppress(OSError):  # it has ended: its output says why
+                    lifeline.sendall(f"{config}\n".encode())
         except BaseException:
             log.close()
             lifeline.close()

@@ -27,7 +27,13 @@ from hermes_tui.supervisor.logs import follow_lines, tail_lines
 from hermes_tui.supervisor.stack import Stack
 from hermes_tui_common.auth import require_key
 from hermes_tui_common.errors import ApiError
-from hermes_tui_common.http import EXCEPTION_HANDLERS, SseResponse, read_body, sse
+from hermes_tui_common.http import (
+    EXCEPTION_HANDLERS,
+    SseResponse,
+    health_response,
+    read_body,
+    sse,
+)
 
 MAX_TAIL_LINES = 10_000
 _GRACEFUL_S = 1
@@ -78,7 +84,7 @@ class ControlApi:
         return checked
 
     async def _health(self, _: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+        return health_response(self._stack.problem)
 
     async def _status(self, _: Request) -> Response:
         return await self._status_response()

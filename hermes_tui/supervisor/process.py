@@ -31,6 +31,7 @@ from hermes_tui_common.run_file import RoleRunFile
 from hermes_tui_common.serving import (
     INSTANCE_HEADER,
     ServeConfig,
+    bind,
     notice_file,
     stage_file,
     write_private,
@@ -122,7 +123,7 @@ class ManagedProcess:
             uptime_s=time.monotonic() - self._started_at if pid else None,
             rss_bytes=rss_bytes(pid) if pid else None,
             last_exit=self._last_exit,
-            reason=self.reason,
+            reason=self._notices() if self.state is ProcessState.READY else self.reason,
             work=work_of(child.beat) if pid and child else None,
         )
 
@@ -139,7 +140,7 @@ class ManagedProcess:
             await child.finish()
             raise StackError(f"{self.name}: stopped while it was starting")
         await self._wait_ready(child, instance)
-        self._set(ProcessState.READY, self._notice())
+        self._set(ProcessState.READY, self._notices())
 
     async def _spawn_with_room(self, instance: str) -> Child:
         while True:
@@ -171,20 +172,27 @@ class ManagedProcess:
             heartbeat_s=self._settings.heartbeat_s,
             log_level=self._settings.log_level,
         )
-        role = self.spec.resolve(serve, self._urls)
         self._forget_run_file()
-        text = role.model_dump_json(by_alias=True, context={"reveal": True})
-        file = self._run_dir.config_file(self.name)
-        if cage is None:
-            write_private(file, text)
-        return await Child.spawn(
-            self.spec.command,
-            text if cage else file,
-            log=RotatingLog(self._run_dir.log(self.name), self._settings.log_max_bytes),
-            environ=self._environ,
-            only=self.spec.environment,
-            cage=cage.command() if cage else (),
-        )
+        with contextlib.ExitStack() as exits:
+            inherited: tuple[int, ...] = ()
+            if cage and cage.relay:  # a socket belongs to the network that it was made in
+                sock = exits.enter_context(bind(serve))
+                inherited = (sock.fileno(),)
+                serve = serve.model_copy(update={"descriptor": sock.fileno()})
+            role = self.spec.resolve(serve, self._urls)
+            text = role.model_dump_json(by_alias=True, context={"reveal": True})
+            file = self._run_dir.config_file(self.name)
+            if cage is None:
+                write_private(file, text)
+            return await Child.spawn(
+                self.spec.command,
+                text if cage else file,
+                log=RotatingLog(self._run_dir.log(self.name), self._settings.log_max_bytes),
+                environ=self._environ,
+                only=self.spec.environment,
+                cage=cage.command() if cage else (),
+                inherited=inherited,
+            )
 
     async def watch(self) -> None:
         """Keep it running until it is stopped; to be called once it was ready."""
@@ -363,7 +371,8 @@ class ManagedProcess:
         """Look for the run file of this very start, and ask /health who answers there."""
         file = self._run_dir.run_file(self.name)
         if child.ready and not file.exists():
-            write_private(file, child.ready.model_dump_json())
+            with contextlib.suppress(OSError):  # a full disk: tried again
+                write_private(file, child.ready.model_dump_json())
         try:
             role = RoleRunFile.read(self._run_dir.run_file(self.name))
         except FileNotFoundError:
@@ -392,14 +401,14 @@ class ManagedProcess:
         if stage != self.reason:
             self._set(ProcessState.STARTING, stage)
 
-    def _notice(self) -> str | None:
-        """Return what a person should know of the start, such as data that was damaged."""
+    def _notices(self) -> str | None:
+        """Return what a person should know of it, such as data that was damaged; a line each."""
         if self._child and self._child.notice:
             return self._child.notice
         try:
             file = notice_file(self._run_dir.run_file(self.name))
             return file.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except OSError:
             return None
 
     def _last_error(self) -> str:
@@ -408,7 +417,9 @@ class ManagedProcess:
         errors = [line for line in lines if _ERROR_LINE.search(line)]
         last = (errors or lines or ["ended without a word"])[-1]
         own = f"{self.name}: "
-        return last.strip().removeprefix("error: ").removeprefix(own)
+        last = last.strip().removeprefix("error: ").removeprefix(own)
+        hint = '; services.agent.cage = "off" goes without a cage'
+        return last + hint if last.startswith("bwrap: ") else last
 
     def _forget_run_file(self) -> None:
         """Remove what a start left. Raises: OSError: such as a directory of that name."""

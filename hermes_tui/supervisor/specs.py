@@ -7,6 +7,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pydantic import SecretStr
 
@@ -135,26 +136,32 @@ class StackPlan:
                 workdir=workdir,
                 cage=self.confinement.kind,
                 uncaged_because=self.confinement.reason,
+                relay_socket=self._relay_socket(index),
             ),
             environment=(*INHERITED, *agent.environment),
-            cage=self.confinement.cage(agent, self.run_dir.root, home, workdir),
+            cage=self.confinement.cage(
+                agent, self.run_dir.root, home, workdir, self._relay_socket(index)
+            ),
         )
 
     def _data_proxy(self, index: int) -> ProcessSpec:
         worker = f"worker-{index}"
+        trainer = self.run_dir.run_file(TRAINER) if self.config.training.enabled else None
         return ProcessSpec(
             name=f"data-proxy-{index}",
             role=DATA_PROXY,
             command=("-m", "hermes_tui_services.data_proxy"),
             resolve=lambda serve, urls: DataProxyRole(
-                serve=serve,
+                serve=serve.model_copy(update={"unix_socket": self._relay_socket(index)}),
                 admin_key=self._services_key,
                 router_url=urls[ROUTER],
                 worker_url=urls[worker],
                 worker_key=self._worker_key(worker),
+                relay_socket=self._relay_socket(index),
                 upstream=self.config.upstream,
-                gateway_run_file=self.run_dir.run_file(TRAINER),
+                gateway_run_file=trainer,
                 database=self.run_dir.conversations,
+                store=self.config.services.store,
                 session_timeout_s=self.config.services.session_timeout_s,
             ),
             after=(ROUTER, worker),
@@ -193,6 +200,12 @@ class StackPlan:
                 checkpoints=self.run_dir.checkpoints,
             ),
         )
+
+    def _relay_socket(self, index: int) -> Path | None:
+        """Return where a worker with a network of its own finds its data proxy."""
+        if self.confinement.network == "host":
+            return None
+        return self.run_dir.run / f"relay-{index}" / "socket"
 
     def _worker_key(self, name: str) -> SecretStr:
         """Return a worker's own key: the same for as long as the plan is, and of no other use."""

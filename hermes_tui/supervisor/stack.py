@@ -140,6 +140,16 @@ class Stack:
             raise ApiError(404, f"There is no process {name!r}; there are {known}.")
         return self._processes[name]
 
+    @property
+    def problem(self) -> str:
+        """Which processes are not ready, in a sentence; empty when all are."""
+        down = [
+            f"{process.name} is {process.state.value}"
+            for process in list(self._processes.values())
+            if process.state is not ProcessState.READY
+        ]
+        return "; ".join(down)
+
     def status(self, control: str) -> StackStatus:
         """Return the state of every process; reads the system's process table.
 
@@ -170,9 +180,7 @@ class Stack:
                 sample = self._sampler.sample({SUPERVISOR: os.getpid(), **pids})
                 self._sample = sample.model_copy(
                     update={
-                        "disk": sample_disk(
-                            self.plan.run_dir, self.plan.config.training.store.max_bytes
-                        ),
+                        "disk": sample_disk(self.plan.run_dir, self.plan.config),
                         "supervisor_pid": os.getpid(),
                         "supervisor_uptime_s": time.monotonic() - self._started_at,
                     }

@@ -16,6 +16,7 @@ import psutil
 import pynvml
 
 from hermes_tui.config.paths import RunDir
+from hermes_tui.config.settings import Config
 from hermes_tui.core.stack_status import DiskSample, GpuSample, SystemSample
 
 Answer = TypeVar("Answer")
@@ -97,8 +98,8 @@ def rss_bytes(pid: int) -> int | None:
     return total
 
 
-def sample_disk(run_dir: RunDir, trajectories_max_bytes: int) -> DiskSample | None:
-    """Return what the stack keeps on its disk; None when the disk cannot be read.
+def sample_disk(run_dir: RunDir, config: Config) -> DiskSample | None:
+    """Return what the stack keeps on its disk, and the bounds; None when it cannot be read.
 
     What the agent's sessions leave in their working directories is not looked at: it may be much.
     """
@@ -110,8 +111,9 @@ def sample_disk(run_dir: RunDir, trajectories_max_bytes: int) -> DiskSample | No
         used_bytes=disk.total - disk.free,
         total_bytes=disk.total,
         trajectories_bytes=_database_bytes(run_dir.trajectories),
-        trajectories_max_bytes=trajectories_max_bytes,
+        trajectories_max_bytes=config.training.store.max_bytes,
         conversations_bytes=_database_bytes(run_dir.conversations),
+        conversations_max_bytes=config.services.store.max_bytes,
         checkpoints_bytes=sum(map(_bytes_of, run_dir.checkpoints.glob("*/*"))),
         logs_bytes=sum(map(_bytes_of, run_dir.logs.glob("*"))),
     )

@@ -112,6 +112,18 @@ def error_response(error: ApiError) -> JSONResponse:
     return JSONResponse(error.body(), status_code=error.status, headers=headers)
 
 
+def health_response(problem: str = "", **facts: object) -> JSONResponse:
+    """Return the answer to ``GET /health``: 200, since who answers lives.
+
+    Args:
+        problem: which part does not work and what that means, in one sentence without addresses:
+            anybody may read it. Empty when all is well.
+        facts: more fields.
+    """
+    status = {"status": "degraded", "problem": problem} if problem else {"status": "ok"}
+    return JSONResponse({**status, **facts})
+
+
 async def _on_api_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return error_response(error)

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,6 +71,10 @@ class ServeConfig(BaseModel):
     """Port to bind; 0 takes a free one."""
     port_key: str = ""
     """The configuration key that sets the port, for error messages."""
+    descriptor: int | None = None
+    """A listening socket that was inherited, in place of host and port; None binds one."""
+    unix_socket: Path | None = None
+    """Where to listen as well; None: nowhere."""
     run_file: Path | None = None
     """Where name, pid, address and instance token are written once the role is ready; None with a
     heartbeat: they are reported over standard input."""
@@ -127,15 +131,22 @@ def report_stage(config: ServeConfig, text: str) -> None:
 
 
 def notice_file(run_file: Path) -> Path:
-    """Return where a role keeps what a person should know of its start: beside its run file."""
+    """Return where a role keeps what a person should know of it: beside its run file."""
     return run_file.with_suffix(".notice")
 
 
-def report_notice(config: ServeConfig, text: str) -> None:
-    """Say something of this start that a person should know; the status of the stack shows it."""
-    logger.warning("notice %s", text)
+def report_notices(config: ServeConfig, notices: Sequence[str]) -> None:
+    """Say all that a person should know of this process; the status of the stack shows it.
+
+    Args:
+        config: the process.
+        notices: sentences, a line each; they take the place of those that were said before.
+    """
+    text = "\n".join(" ".join(notice.split()) for notice in notices)
+    if not text:
+        return
     if config.run_file:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a full disk; whoever found it has logged it
             write_private(notice_file(config.run_file), text)
     elif _link:
         _link.report(Report(report="notice", text=text))
@@ -218,6 +229,10 @@ def bind(config: ServeConfig) -> socket.socket:
 
     Raises: StackError: the address is taken or not ours; says which setting to change.
     """
+    if config.descriptor is not None:
+        inherited = socket.socket(fileno=config.descriptor)
+        inherited.set_inheritable(False)
+        return inherited
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # asyncio switches Nagle's algorithm off only on sockets that say that they are TCP; with it,
     # every second small write of a stream waits 40 ms for the other side's acknowledgement.
@@ -234,6 +249,22 @@ def bind(config: ServeConfig) -> socket.socket:
             f"{_holder(config.port)}{hint if config.port_key else ''}"
         ) from error
     sock.set_inheritable(False)
+    return sock
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    """Return a listening Unix socket in a directory, however long that one's name is."""
+    path.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind(f"/proc/self/fd/{folder}/{path.name}")  # a name has room for 107 bytes
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        raise StackError(f"cannot listen on {path}: {error.strerror}") from error
+    finally:
+        os.close(folder)
     return sock
 
 
@@ -262,7 +293,9 @@ def serve(app: ASGIApp, config: ServeConfig, heartbeat: Heartbeat | None = None)
         heartbeat: reports from then on when the event loop does not run.
     Raises: StackError: the port cannot be bound, or the app's start-up failed.
     """
-    sock = bind(config)
+    sockets = [bind(config)]
+    if config.unix_socket:
+        sockets.append(_bind_unix(config.unix_socket))
     role_app = _RoleApp(app, config.instance)
     settings = uvicorn.Config(
         role_app,
@@ -276,11 +309,12 @@ def serve(app: ASGIApp, config: ServeConfig, heartbeat: Heartbeat | None = None)
     try:
         # get_loop_factory takes uvloop where it is installed.
         with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
-            runner.run(server.serve(sockets=[sock]))
+            runner.run(server.serve(sockets=sockets))
     except SystemExit as error:  # how uvicorn 0.54 says that the app's start-up failed
         raise role_app.failure or StackError("start-up failed; the log says why") from error
     finally:
-        sock.close()
+        for sock in sockets:
+            sock.close()
 
 
 class _Server(uvicorn.Server):

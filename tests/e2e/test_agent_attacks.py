@@ -115,9 +115,10 @@ class Attacked:
 
 
 @contextlib.asynccontextmanager
-async def attacked(root: Path, cage: str) -> AsyncIterator[Attacked]:
+async def attacked(root: Path, cage: str, network: str = "host") -> AsyncIterator[Attacked]:
     agent = {
         "cage": cage,
+        "network": network,
         "enabled_toolsets": ["terminal", "file"],
         "approval_timeout_s": APPROVAL_S,
         "max_tokens": 20_000,
@@ -197,7 +198,9 @@ async def test_in_a_cage_there_is_nothing_to_find(tmp_path: Path) -> None:
         await _files_stay_inside(one)
         await _no_tool_answers_a_question(one)
 
-        # The end of the worker ends everything in its cage, and the next one comes back.
+        # The end of the worker ends all that is in its cage; the next one comes back. What a tool
+        # left for Hermes to read at its start does not count.
+        await one.shell("echo HERMES_YOLO_MODE=1 > $HERMES_HOME/.env && sleep 600 &")
         pid = one.worker_pid
         os.kill(pid, 9)
         await eventually(lambda: one.stack.process("worker-0").status().restarts == 1, 30)
@@ -205,6 +208,7 @@ async def test_in_a_cage_there_is_nothing_to_find(tmp_path: Path) -> None:
         await eventually(lambda: process.state is ProcessState.READY, 30)
         assert process.status().last_exit == "SIGKILL"
         assert (await one.shell("echo back"))["output"].strip() == "back"
+        assert (await one.shell("rm -rf .", answer="deny"))["status"] == "blocked"
     assert not list(tmp_path.glob("run/worker-0*"))
 
 
@@ -311,3 +315,31 @@ async def _no_tool_answers_a_question(one: Attacked) -> None:
     assert one.asked[before:] == ["rm -rf victim"]
     assert (one.workdir / "victim").is_dir()
     assert not (one.workdir / "answered").exists()
+
+
+@needs_bubblewrap
+async def test_with_a_network_of_its_own_the_agent_reaches_its_model_alone(tmp_path: Path) -> None:
+    async with attacked(tmp_path, "bubblewrap", network="peers") as one:
+        code = (
+            "import socket\n"
+            "for port in PORTS:\n"
+            "  try: print('reached', socket.create_connection(('127.0.0.1', port), 2))\n"
+            "  except OSError: pass\n"
+            "print(socket.if_nameindex())\n"
+        )
+        names = ("agent-gateway", "router", "data-proxy-0", "worker-0")
+        urls = [one.inference.url, *(str(one.stack.process(name).url) for name in names)]
+        ports = [int(url.rpartition(":")[2]) for url in urls]
+        _, result = await one.run(
+            tool("write_file", path="reach.py", content=code.replace("PORTS", str(ports))),
+            tool("terminal", command=f"{sys.executable} reach.py"),
+        )
+        assert json.loads(result)["output"].strip() == "[(1, 'lo')]"
+        assert await unjudged(one)
+        process = one.stack.process("worker-0")
+        port = process.status().port
+        os.kill(one.worker_pid, 9)
+        await eventually(lambda: process.status().restarts == 1, 30)
+        await eventually(lambda: process.state is ProcessState.READY, 30)
+        assert process.status().port == port
+        assert (await one.shell("echo back"))["output"].strip() == "back"

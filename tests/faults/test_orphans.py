@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,21 @@ def test_a_stopped_child_does_not_outlive_its_supervisor(served: Served, stopped
     os.kill(pids[NAMES.index(stopped)], signal.SIGSTOP)
     served.process.kill()
     until(lambda: not any(map(is_alive, pids)), GONE_S)
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_a_stopped_worker_in_a_cage_does_not_outlive_its_supervisor(tmp_path: Path) -> None:
+    words = (f"run.dir={tmp_path}", "training.enabled=false")
+    with Served([*PROGRAM, "--serve", *words], tmp_path) as served:
+        served.wait_for("ready")
+        pids = served.pids()
+        with served.http() as http:
+            status = http.get("/status").json()
+        assert status["cage"] == "bubblewrap, network: host"
+        worker = next(row["pid"] for row in status["processes"] if row["name"] == "worker-0")
+        os.kill(worker, signal.SIGSTOP)
+        served.process.kill()
+        until(lambda: not any(map(is_alive, pids)), GONE_S)
 
 
 def test_a_start_does_not_run_beside_orphans(served: Served, tmp_path: Path) -> None:

@@ -177,11 +177,10 @@ def _measure(
 
 
 def _disk(disk: DiskSample) -> list[Content]:
-    bound = disk.trajectories_max_bytes
     kept = {
-        "tokens": size(disk.trajectories_bytes) + (f" of {size(bound)}" if bound else ""),
+        "tokens": _bounded(disk.trajectories_bytes, disk.trajectories_max_bytes),
         "weights": size(disk.checkpoints_bytes),
-        "chats": size(disk.conversations_bytes),
+        "chats": _bounded(disk.conversations_bytes, disk.conversations_max_bytes),
         "logs": size(disk.logs_bytes),
     }
     figures = " · ".join(f"{name} {value}" for name, value in kept.items())
@@ -191,6 +190,10 @@ def _disk(disk: DiskSample) -> list[Content]:
         _measure("disk", share, size(disk.used_bytes), about, ()),
         Content.assemble(_name("kept"), line(figures)),
     ]
+
+
+def _bounded(num_bytes: int, bound: int) -> str:
+    return size(num_bytes) + (f" of {size(bound)}" if bound else "")
 
 
 def _gpu(gpu: GpuSample, history: Sequence[float], names: dict[int, str]) -> list[Content]:
@@ -307,9 +310,12 @@ def _rows(view: ViewState, sample: SystemSample | None, roomy: bool) -> Iterator
             yield Row(key=f"{branch.label}\n", left=left, selectable=False)
             continue
         yield _row(branch.stem, process, sample, roomy)
-        if note := process.reason or process.work:
+        notes = (process.reason or process.work or "").splitlines()
+        if process.state != ProcessState.READY:
+            notes = notes[:1]  # the rest are the last lines of its log
+        for number, note in enumerate(notes):
             left = Content.assemble("    ", line(note, "dim"))
-            yield Row(key=f"{process.name}\n", left=left, selectable=False)
+            yield Row(key=f"{process.name}\n{number or ''}", left=left, selectable=False)
 
 
 def _row(stem: str, process: ProcessStatus, sample: SystemSample | None, roomy: bool) -> Row:

@@ -382,6 +382,8 @@ def trajectory(detail: EpisodeDetail, live: dict[str, list[Token]]) -> list[Item
 
 
 def _break_label(completion: CompletionRow, before: CompletionRow, shared: int, length: int) -> str:
+    if completion.kind == "choice":
+        return f"{reason_text('other_choice')}: trained only with a score of its own"
     if completion.kind != "turn":
         was_cut = before.finish_reason not in ("stop", "tool_calls")
         is_continuation = was_cut and goes_on(completion, before)

@@ -187,6 +187,7 @@ BY_NAME = {figure.name: figure for figure in FIGURES}
 WORDS = {
     "next": "a step begins when this many are scored and can't be taken back any more",
     "rolled": "an earlier version's weights serve again, under a new number",
+    "lost": "found damaged or missing since the trainer started, and what took its place",
     "careful": "a model that plays for its reward says less and less, or always the same",
     "still": "no version was made: these scores ask for nothing that can still be done",
     "topics": "sessions by what they are about; a running mean is kept within a topic",

@@ -46,6 +46,7 @@ def describe(view: ViewState, hold: str = "") -> Content:
             "training is off: with training.enabled = true the model learns from you", "dim"
         )
     lines = [Content.assemble(_name("next"), literal(waits_for(view.trainer, hold)))]
+    lines += [Content.assemble(_name("lost"), text) for text in lost(view.trainer)]
     steps = trained_steps(view)
     lines += _last_step(view, steps[-1]) if steps else [NO_STEP]
     lines += [_name(name) + text for name, text in _concerns(view)]
@@ -89,10 +90,16 @@ def next_step(view: ViewState, hold: str = "", at: str = "") -> list[tuple[str, 
     if view.steps and (back := view.steps[-1].values.get("rolled_back_to")) is not None:
         made = view.steps[-1].policy_version
         said.append(("rolled", Content(f"v{made} serves: it is v{back:.0f} again")))
+    said += [("lost", text) for text in lost(view.trainer)]
     said += _concerns(view)
     said += [("topics", topics)] if (topics := topics_text(view)) else []
     said.append(("skipped", untrained(view)))
     return [(name, Content.assemble(_name(name, at), text)) for name, text in said]
+
+
+def lost(trainer: TrainerRow) -> list[Content]:
+    """Return what was found damaged or lost, a line each."""
+    return [line(f"▲ {notice}", "$text-warning") for notice in trainer.notices]
 
 
 def topics_text(view: ViewState) -> Content:

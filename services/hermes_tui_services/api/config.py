@@ -66,6 +66,9 @@ class AgentConfig(Section):
     cage: Literal["auto", "bubblewrap", "off"] = "auto"
     """What keeps the agent and its tools from your files and keys: "bubblewrap" (Linux), "auto"
     takes it where it is installed, "off" is nothing. Without one every command asks first."""
+    network: Literal["host", "peers"] = "host"
+    """What a caged agent reaches: "host" is all that you reach, "peers" the model server alone, by
+    way of the data proxy; needs a cage."""
     read_paths: tuple[str, ...] = ()
     """More files and directories that the agent may read, in the cage and with its file tools."""
     write_paths: tuple[str, ...] = ()
@@ -73,6 +76,17 @@ class AgentConfig(Section):
     environment: tuple[str, ...] = ()
     """More environment variables that the agent's commands get, beside PATH, HOME, LANG and such.
     The agent can read their values."""
+
+
+class StoreConfig(Section):
+    """``[services.store]``: what was said, in ``conversations.db``."""
+
+    max_bytes: int = Field(1_000_000_000, ge=0)
+    """Beyond this the conversations that were used the longest ago are deleted; never one with a
+    score that waits to be trained. 0 keeps everything."""
+    keep_s: float = Field(86_400.0, ge=0)
+    """Conversations in use within this time are kept, even where that is too much; in any case
+    those of the last hour."""
 
 
 class ServicesConfig(Section):
@@ -84,6 +98,7 @@ class ServicesConfig(Section):
     router: RouterConfig = RouterConfig()
     pairs: PairsConfig = PairsConfig()
     agent: AgentConfig = AgentConfig()
+    store: StoreConfig = StoreConfig()
     session_timeout_s: float = Field(86400.0, gt=0)
     """Seconds without a turn after which a session's agent is released; its history stays."""
 
@@ -138,6 +153,10 @@ class DataProxyRole(ServicesRole):
     """Where turns go that name no upstream of their own."""
     gateway_run_file: Path | None = None
     """Run file of the stack's own inference gateway; None: it has none."""
+    relay_socket: Path | None = None
+    """Where the worker finds the relay when it has a network of its own; None: it has not."""
+    store: StoreConfig = StoreConfig()
+    """How much is kept in the database."""
     session_timeout_s: float = 86400.0
     """Seconds without a turn after which the worker is told to release a session."""
 
@@ -158,3 +177,5 @@ class WorkerRole(ServicesRole):
     """What the worker runs in."""
     uncaged_because: str = ""
     """Why it runs in nothing; empty when nobody says."""
+    relay_socket: Path | None = None
+    """Where the data proxy's relay is when it has a network of its own; None: it has not."""

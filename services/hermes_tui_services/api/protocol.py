@@ -14,6 +14,9 @@ from hermes_tui_common.errors import ApiError
 ChatMessage = dict[str, Any]
 """One message in OpenAI's chat shape."""
 
+OWN_NETWORK_PORT = 8101
+"""Where a worker with a network of its own finds the relay: a port in that network."""
+
 SESSION_KEY_HEADER = "X-AReaL-Session-Key"
 """Names the conversation of a request; echoed in its answer."""
 

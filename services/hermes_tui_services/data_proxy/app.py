@@ -14,14 +14,25 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hermes_tui_common.errors import ApiError
-from hermes_tui_common.http import EXCEPTION_HANDLERS, error_response, read_body, sse
+from hermes_tui_common.http import (
+    EXCEPTION_HANDLERS,
+    error_response,
+    health_response,
+    read_body,
+    sse,
+)
 from hermes_tui_common.peer_client import peer_client
 from hermes_tui_common.request_keys import RequireKey
-from hermes_tui_common.serving import report_notice
+from hermes_tui_common.serving import report_notices
 from hermes_tui_common.streaming import ClientGoneError, LiveResponse, unless_gone
 from hermes_tui_services.api.config import DataProxyRole
 from hermes_tui_services.api.events import TurnEvent, TurnFailed, event_to_json
-from hermes_tui_services.api.protocol import ApprovalBody, TurnRequest, check_session_key
+from hermes_tui_services.api.protocol import (
+    ApprovalBody,
+    TurnRequest,
+    Upstream,
+    check_session_key,
+)
 from hermes_tui_services.api.wire import (
     ConversationInfo,
     History,
@@ -31,9 +42,11 @@ from hermes_tui_services.api.wire import (
 )
 from hermes_tui_services.data_proxy.model_access import RELAY_PATH, ModelAccess, relay_client
 from hermes_tui_services.data_proxy.registration import Registration
+from hermes_tui_services.data_proxy.retention import Retention
 from hermes_tui_services.data_proxy.sessions import Sessions
 from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow
 from hermes_tui_services.data_proxy.turns import Turn
+from hermes_tui_services.data_proxy.untrained_scores import UntrainedScores
 from hermes_tui_services.data_proxy.worker_client import WorkerClient
 
 logger = logging.getLogger(__name__)
@@ -57,19 +70,33 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         store = ConversationStore(config.database)
         await store.open()
-        if store.notice:
-            report_notice(config.serve, store.notice)
+        damage = [store.notice] if store.notice else []
+        report_notices(config.serve, damage)
         async with (
             peer_client(config.admin_key.get_secret_value()) as client,
             peer_client(config.worker_key.get_secret_value()) as worker_client,
             relay_client() as servers,
         ):
-            access = ModelAccess(client, servers, config.gateway_run_file)
+            access = ModelAccess(
+                client,
+                servers,
+                config.gateway_run_file,
+                own_network=config.relay_socket is not None,
+            )
             worker = WorkerClient(worker_client, config.worker_url)
             registration = Registration(client, config, lambda: sessions.keys(), url)
             sessions = Sessions(store, worker, access, config.upstream, registration.release)
             app.state.store, app.state.sessions, app.state.access = store, sessions, access
+            app.state.registration = registration
+            scores = UntrainedScores(config.gateway_run_file)
+            retention = Retention(
+                store,
+                config.store,
+                is_kept=lambda key, upstream: _is_kept(sessions, scores, key, upstream),
+                report=lambda text: report_notices(config.serve, [*damage, text]),
+            )
             chores = [
+                asyncio.create_task(retention.keep_within()),
                 asyncio.create_task(registration.keep()),
                 asyncio.create_task(_reap(sessions, config.session_timeout_s)),
             ]
@@ -110,6 +137,13 @@ async def _relay(request: Request) -> Response:
     return await access.relay(request)
 
 
+async def _is_kept(
+    sessions: Sessions, scores: UntrainedScores, session_key: str, upstream: Upstream | None
+) -> bool:
+    """Return whether a conversation stays however old it is."""
+    return sessions.is_running(session_key) or await scores.wait_under(upstream)
+
+
 async def _reap(sessions: Sessions, timeout_s: float) -> None:
     while True:
         await asyncio.sleep(min(timeout_s / 2, MAX_REAP_S))
@@ -118,7 +152,7 @@ async def _reap(sessions: Sessions, timeout_s: float) -> None:
 
 
 async def _health(request: Request) -> Response:
-    return JSONResponse({"status": "ok"})
+    return health_response(request.app.state.registration.problem)
 
 
 async def _turn(request: Request) -> Response:

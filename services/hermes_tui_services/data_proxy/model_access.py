@@ -28,7 +28,7 @@ from hermes_tui_common.errors import ApiError, cause_of
 from hermes_tui_common.http import limited_body
 from hermes_tui_common.run_file import RoleRunFile
 from hermes_tui_common.streaming import ClientGoneError, LiveResponse, unless_gone
-from hermes_tui_services.api.protocol import Upstream, with_v1
+from hermes_tui_services.api.protocol import OWN_NETWORK_PORT, Upstream, with_v1
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +92,7 @@ class ModelAccess:
         peers: the client for other roles.
         servers: the client for model servers.
         gateway_run_file: run file of the stack's own inference gateway; None: it has none.
+        own_network: whether the worker has one, and reaches nothing but the relay.
     """
 
     def __init__(
@@ -99,15 +100,20 @@ class ModelAccess:
         peers: httpx.AsyncClient,
         servers: httpx.AsyncClient,
         gateway_run_file: Path | None = None,
+        *,
+        own_network: bool = False,
     ) -> None:
         self._peers = peers
         self._servers = servers
-        self._own_url = ""
+        self._own_network = own_network
+        self._own_url = f"http://127.0.0.1:{OWN_NETWORK_PORT}"
         self._gateway_run_file = gateway_run_file
         self._relayed: dict[str, Upstream] = {}
 
     def note_address(self, request: Request) -> None:
         """Learn from a request where this process answers."""
+        if self._own_network:
+            return
         host, port = request.scope["server"]
         self._own_url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -115,10 +121,12 @@ class ModelAccess:
     async def granted(self, upstream: Upstream) -> AsyncIterator[Upstream]:
         """Yield what the worker is given in place of an upstream; the relay's key ends with it."""
         if key := await self._completions_key(upstream):
-            yield upstream.model_copy(update={"api_key": key})
-        else:
-            with self._relaying(upstream) as relayed:
-                yield relayed
+            upstream = upstream.model_copy(update={"api_key": key})
+            if not self._own_network:
+                yield upstream
+                return
+        with self._relaying(upstream) as relayed:
+            yield relayed
 
     @contextlib.contextmanager
     def _relaying(self, upstream: Upstream) -> Iterator[Upstream]:

@@ -47,6 +47,8 @@ class Registration:
         self._sessions = sessions
         self._url = url
         self._router = config.router_url.rstrip("/")
+        self.problem = "this pair has not registered with the router yet: it gets no sessions"
+        """Why the pair may get no sessions; empty when it is registered."""
 
     async def keep(self) -> None:
         """Register for ever; returns only by cancellation."""
@@ -54,11 +56,13 @@ class Registration:
         while True:
             try:
                 known = await self._register(known=known)
+                self.problem = "" if known else self.problem
                 await asyncio.sleep(HEARTBEAT_S if known else RETRY_S)
             except (httpx.HTTPError, OSError, ValueError) as error:
                 if known:
                     logger.warning("router lost url=%s cause=%s", self._router, error)
                 known = False
+                self.problem = "the router does not answer: this pair may get no sessions"
                 await asyncio.sleep(RETRY_S)
 
     async def unregister(self) -> None:

@@ -51,6 +51,9 @@ _MIGRATIONS = (
     ) STRICT;
     CREATE INDEX idempotency_keys_of_turn ON idempotency_keys (turn_id);
     """,
+    """
+    ALTER TABLE sessions ADD COLUMN turn_begun_at REAL;
+    """,
 )
 """Entry N takes a file from ``user_version`` N to N + 1; entries never change."""
 
@@ -66,6 +69,20 @@ _SCHEMA = Schema(
         "DELETE FROM idempotency_keys WHERE turn_id NOT IN (SELECT turn_id FROM turns)",
     ),
 )
+
+
+_IDLE = """
+    SELECT s.session_key, s.inference, max(
+        s.created_at,
+        COALESCE(s.turn_begun_at, 0.0),
+        COALESCE((
+            SELECT t.finished_at FROM turns t WHERE t.session_key = s.session_key
+            ORDER BY t.turn_id DESC LIMIT 1
+        ), 0.0)
+    ) AS used_at
+    FROM sessions s WHERE used_at < ?
+"""
+"""Sessions that have not been used since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +152,19 @@ class ConversationStore:
         self._thread.shutdown(wait=False)
 
     async def load(self, session_key: str) -> SessionState:
-        """Return a session's conversation and upstream; empty for one that is not known."""
-        return await self._call(lambda: self._load(session_key))
+        """Return a session's conversation and upstream, for a turn that begins.
+
+        Empty for a session that is not known. For any other it is noted that it is in use.
+        """
+
+        def begin(db: sqlite3.Connection) -> SessionState:
+            db.execute(
+                "UPDATE sessions SET turn_begun_at = ? WHERE session_key = ?",
+                (time.time(), session_key),
+            )
+            return _load(db, session_key)
+
+        return await self._write(begin, durable=False)
 
     async def remember(self, session_key: str, upstream: Upstream) -> None:
         """Keep where the session's turns go."""
@@ -220,6 +248,49 @@ class ConversationStore:
 
         return await self._write(write)
 
+    async def num_bytes(self) -> int:
+        """Return the bytes in use; the file may also hold free space, which is used next."""
+
+        def read() -> int:
+            pages, free, page_bytes = (
+                self._connection().execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+            return int((pages - free) * page_bytes)
+
+        return await self._call(read)
+
+    async def idle(
+        self, since: float, *, skip: int, limit: int
+    ) -> list[tuple[str, Upstream | None]]:
+        """Return sessions without a turn since a time, and where each one's turns went.
+
+        Args:
+            since: seconds since the epoch.
+            skip: how many of those that were used the longest ago to leave out.
+            limit: how many at most.
+        """
+
+        def read() -> list[tuple[str, Upstream | None]]:
+            query = f"{_IDLE} ORDER BY used_at LIMIT ? OFFSET ?"
+            rows = self._connection().execute(query, (since, limit, skip))
+            return [(row["session_key"], _upstream(row)) for row in rows]
+
+        return await self._call(read)
+
+    async def forget_idle(self, session_key: str, since: float) -> bool:
+        """Delete a session unless it was used since a time; return whether it is gone."""
+
+        def write(db: sqlite3.Connection) -> bool:
+            idle = f"SELECT session_key FROM ({_IDLE})"  # noqa: S608  # no values in it
+            gone = db.execute(
+                f"DELETE FROM sessions WHERE session_key = ? AND session_key IN ({idle})",  # noqa: S608
+                (session_key, since),
+            )
+            return gone.rowcount > 0
+
+        return await self._write(write)
+
     async def sessions(self) -> list[ConversationInfo]:
         """Return every session, the one used last first; keys are not in it."""
 
@@ -234,25 +305,13 @@ class ConversationStore:
 
         return await self._call(read)
 
-    def _load(self, session_key: str) -> SessionState:
-        db = self._connection()
-        session = db.execute(
-            "SELECT inference FROM sessions WHERE session_key = ?", (session_key,)
-        ).fetchone()
-        if session is None:
-            return SessionState(messages=[], upstream=None)
-        rows = db.execute(
-            "SELECT messages FROM turns WHERE session_key = ? ORDER BY turn_id", (session_key,)
-        )
-        messages = [message for (text,) in rows for message in json.loads(text)]
-        text = session["inference"]
-        upstream = Upstream.model_validate_json(text) if text else None
-        return SessionState(messages=messages, upstream=upstream)
+    async def _write(self, write: Callable[[sqlite3.Connection], T], *, durable: bool = True) -> T:
+        """Do a transaction; one that is not durable does not wait for the disk."""
 
-    async def _write(self, write: Callable[[sqlite3.Connection], T]) -> T:
         def transaction() -> T:
             db = self._connection()
             with room_for(self._path):
+                db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 db.execute("BEGIN IMMEDIATE")
                 try:
                     result = write(db)
@@ -280,8 +339,26 @@ def _add_session(db: sqlite3.Connection, session_key: str) -> None:
     )
 
 
+def _load(db: sqlite3.Connection, session_key: str) -> SessionState:
+    session = db.execute(
+        "SELECT inference FROM sessions WHERE session_key = ?", (session_key,)
+    ).fetchone()
+    if session is None:
+        return SessionState(messages=[], upstream=None)
+    rows = db.execute(
+        "SELECT messages FROM turns WHERE session_key = ? ORDER BY turn_id", (session_key,)
+    )
+    messages = [message for (text,) in rows for message in json.loads(text)]
+    return SessionState(messages=messages, upstream=_upstream(session))
+
+
+def _upstream(session: sqlite3.Row) -> Upstream | None:
+    text = session["inference"]
+    return Upstream.model_validate_json(text) if text else None
+
+
 def _session(row: sqlite3.Row) -> ConversationInfo:
-    upstream = Upstream.model_validate_json(row["inference"]) if row["inference"] else None
+    upstream = _upstream(row)
     return ConversationInfo(
         session_key=row["session_key"],
         created_at=row["created_at"],

@@ -16,7 +16,12 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from hermes_tui_common.errors import ApiError
-from hermes_tui_common.http import EXCEPTION_HANDLERS, error_response, read_body
+from hermes_tui_common.http import (
+    EXCEPTION_HANDLERS,
+    error_response,
+    health_response,
+    read_body,
+)
 from hermes_tui_common.peer_client import peer_client
 from hermes_tui_common.request_keys import RequireKey
 from hermes_tui_common.streaming import ClientGoneError, LiveResponse, unless_gone
@@ -82,7 +87,7 @@ def create_app(config: GatewayRole) -> Starlette:
 
 
 async def _health(request: Request) -> Response:
-    return JSONResponse({"status": "ok"})
+    return health_response(await _data_proxies(request).problem())
 
 
 async def _models(request: Request) -> Response:

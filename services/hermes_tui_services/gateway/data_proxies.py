@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 ROUTER_TIMEOUT_S = 5.0
 """How long the router may take: it answers from memory; one that is hung holds up every turn."""
 
+HEALTH_TIMEOUT_S = 2.0
+"""How long the router may take to say whether all is well."""
+
 LIST_TIMEOUT_S = 5.0
 """How long a data proxy may take over a list; the others' rows are shown without those of one that
 is hung."""
@@ -241,6 +244,15 @@ class DataProxies:
                 raise error
         rows = (answer["data"] for answer in answers if not isinstance(answer, BaseException))
         return [kind.model_validate(row) for data in rows for row in data]
+
+    async def problem(self) -> str:
+        """Return what is wrong behind the gateway, in a sentence; empty when all is well."""
+        try:
+            url = f"{self._router}/health"
+            health = await self._request("GET", url, None, HEALTH_TIMEOUT_S)
+        except (httpx.TransportError, ApiError):
+            return "the router does not answer: conversations that have a pair go on, new ones wait"
+        return str(health.get("problem", ""))
 
     async def _ask_router(
         self, method: str, path: str, body: dict[str, Any] | None = None

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hermes_tui_common.http import EXCEPTION_HANDLERS, read_body
+from hermes_tui_common.http import EXCEPTION_HANDLERS, health_response, read_body
 from hermes_tui_common.peer_client import peer_client
 from hermes_tui_common.request_keys import RequireKey
 from hermes_tui_services.api.config import RouterRole
@@ -53,12 +53,10 @@ def create_app(config: RouterRole) -> Starlette:
 
 async def _health(request: Request) -> Response:
     pairs: Pairs = request.app.state.pairs
-    return JSONResponse(
-        {
-            "status": "ok",
-            "registered_proxies": len(pairs.all()),
-            "active_sessions": pairs.num_sessions,
-        }
+    return health_response(
+        pairs.problem,
+        registered_proxies=len(pairs.all()),
+        active_sessions=pairs.num_sessions,
     )
 
 

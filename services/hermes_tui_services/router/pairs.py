@@ -58,6 +58,16 @@ class Pairs:
         """Return every pair that is known."""
         return list(self._pairs.values())
 
+    @property
+    def problem(self) -> str:
+        """Which pairs are down, in a sentence; empty when there are some and all live."""
+        if not self._pairs:
+            return "no pair of data proxy and worker has registered: turns wait for one"
+        causes = [pair.cause for pair in self._pairs.values() if pair.cause]
+        if not causes:
+            return ""
+        return f"{len(causes)} of {len(self._pairs)} pairs are down: {'; '.join(causes)}"
+
     def register(self, body: RegisterBody) -> bool:
         """Add a pair, or note that it lives; return whether this same process was known before."""
         pair = self._pairs.get(body.addr)

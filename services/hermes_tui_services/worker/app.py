@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from hermes_tui_common.errors import ApiError, HermesTuiError
 from hermes_tui_common.heartbeat import working
-from hermes_tui_common.http import EXCEPTION_HANDLERS, read_body, sse
+from hermes_tui_common.http import EXCEPTION_HANDLERS, health_response, read_body, sse
 from hermes_tui_common.keyed_locks import KeyedLocks
 from hermes_tui_common.request_keys import RequireKey
 from hermes_tui_common.serving import report_stage
@@ -44,6 +44,7 @@ from hermes_tui_services.api.events import (
 from hermes_tui_services.api.protocol import ApprovalBody
 from hermes_tui_services.worker.agent_loader import load_agent
 from hermes_tui_services.worker.emitter import StreamEmitter
+from hermes_tui_services.worker.own_network import way_to_relay
 
 logger = logging.getLogger(__name__)
 
@@ -195,8 +196,9 @@ def create_app(config: WorkerRole, agent: AgentRunnable | None = None) -> Starle
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         report_stage(config.serve, "loading the agent")
         app.state.worker = _Worker(agent=agent or load_agent(config))
-        yield
-        await _stop(app.state.worker)
+        async with way_to_relay(config.relay_socket):
+            yield
+            await _stop(app.state.worker)
 
     return Starlette(
         lifespan=lifespan,
@@ -223,7 +225,7 @@ async def _stop(worker: _Worker) -> None:
 
 
 async def _health(request: Request) -> Response:
-    return JSONResponse({"status": "ok", "running": len(request.app.state.worker.runs)})
+    return health_response(running=len(request.app.state.worker.runs))
 
 
 async def _run(request: Request) -> Response:

@@ -131,6 +131,15 @@ def test_status_and_logs(shell: Shell) -> None:
         assert f"ready role={name}" in log.stdout
 
 
+def test_status_says_what_is_wrong_and_what_was_lost(shell: Shell) -> None:
+    notice = RunDir(shell.home / "agents" / "default").run / "data-proxy-0.notice"
+    notice.write_text("a was damaged\nb, too")
+    shown = shell.run("agent", "status").stdout
+    assert shown.endswith("\ndata-proxy-0: a was damaged\ndata-proxy-0: b, too\n")
+    notice.unlink()
+    assert "damaged" not in shell.run("agent", "status").stdout
+
+
 def test_no_key_in_argv_or_logs(shell: Shell) -> None:
     home = RunDir(shell.home / "agents" / "default")
     keys = ["sk-123456", "sk-upstream-secret", *json.loads(home.keys.read_text()).values()]

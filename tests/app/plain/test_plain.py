@@ -190,6 +190,22 @@ async def test_what_the_rows_tell_becomes_lines() -> None:
         await talk.until("[process] worker-0 is failed: no memory")
 
 
+async def test_what_was_lost_is_said_at_the_start_and_when_it_is_found() -> None:
+    talk = Talk()
+    row = talk.backend.process_rows[1]
+    told = row.model_copy(update={"state": ProcessState.READY, "reason": "a was damaged\nb, too"})
+    talk.backend.process_rows[1] = told
+    talk.backend.trainer_row = replace(talk.backend.trainer_row, notices=("a was damaged",))
+    async with typing(talk):
+        await talk.until("[notice] b, too")
+        assert talk.text.count("[notice] a was damaged") == 1
+        later = replace(talk.backend.trainer_row, notices=("a was damaged", "v12 is lost"))
+        talk.backend.trainer_row = later
+        talk.backend.emit("step.failed")
+        await talk.until("[notice] v12 is lost")
+        assert talk.text.count("a was damaged") == 1
+
+
 async def test_the_past_is_no_news_even_when_its_names_come_late() -> None:
     talk = Talk(interactive=True)
     add_past(talk.backend)

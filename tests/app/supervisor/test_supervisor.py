@@ -93,6 +93,7 @@ async def test_flapping_stays_down_and_says_why(tmp_path: Path) -> None:
         assert worker.pid
         os.kill(worker.pid, signal.SIGKILL)
         await until(lambda: worker.state is ProcessState.FLAPPING)
+        assert stack.problem == "worker-0 is flapping"
         row = worker.status()
         assert row.pid is None
         assert row.reason

@@ -13,8 +13,13 @@ import pynvml
 import pytest
 
 from hermes_tui.config.paths import RunDir
+from hermes_tui.config.settings import load_config
 from hermes_tui.core.stack_status import GpuSample
 from hermes_tui.supervisor.system_sampler import SystemSampler, rss_bytes, sample_disk
+
+CONFIG = load_config(
+    ["training.store.max_bytes=100", "services.store.max_bytes=50"], environ={}, cwd=Path("/")
+)
 
 ERRORS = [
     getattr(pynvml, name)
@@ -156,13 +161,14 @@ def test_the_disk_tells_what_the_stack_keeps_on_it(tmp_path: Path) -> None:
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"x" * num_bytes)
-    disk = sample_disk(run_dir, trajectories_max_bytes=100)
+    disk = sample_disk(run_dir, CONFIG)
     assert disk
     kept = disk.model_dump(exclude={"used_bytes", "total_bytes"})
     assert kept == {
         "trajectories_bytes": 7,
         "trajectories_max_bytes": 100,
         "conversations_bytes": 3,
+        "conversations_max_bytes": 50,
         "checkpoints_bytes": 24,
         "logs_bytes": 36,
     }
@@ -170,6 +176,6 @@ def test_the_disk_tells_what_the_stack_keeps_on_it(tmp_path: Path) -> None:
 
 
 def test_the_disk_of_a_run_directory_that_is_not_made_yet(tmp_path: Path) -> None:
-    disk = sample_disk(RunDir(tmp_path / "not" / "yet"), trajectories_max_bytes=0)
+    disk = sample_disk(RunDir(tmp_path / "not" / "yet"), CONFIG)
     assert disk
     assert disk.trajectories_bytes == disk.checkpoints_bytes == disk.logs_bytes == 0

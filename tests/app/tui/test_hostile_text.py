@@ -62,7 +62,12 @@ def everything(backend: FakeBackend, text: str) -> None:
     backend.set_state(episode_id, "dropped", dropped_reason=text)
     backend.step_rows = [make_step(1)]
     backend.trainer_row = replace(
-        backend.trainer_row, state="paused", reason=text, untrained={text: 1}, kept_versions=(0,)
+        backend.trainer_row,
+        state="paused",
+        reason=text,
+        untrained={text: 1},
+        kept_versions=(0,),
+        notices=(text,),
     )
     backend.process_rows.append(ProcessStatus(name=text, state=ProcessState.FAILED, reason=text))
     backend.canary_rows = [

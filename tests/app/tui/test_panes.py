@@ -33,7 +33,7 @@ from hermes_tui.tui.widgets.canary_text import canaries
 from hermes_tui.tui.widgets.logs_pane import LogsPane, LogView, brief
 from hermes_tui.tui.widgets.plot import TrendPlot
 from hermes_tui.tui.widgets.system_pane import branches, describe_machine
-from hermes_tui.tui.widgets.training_text import next_step, waits_for
+from hermes_tui.tui.widgets.training_text import describe, next_step, waits_for
 from hermes_tui.tui.widgets.unread_bar import UnreadBar
 from hermes_tui_common.errors import ApiError, HermesTuiError, RefusedError
 
@@ -130,6 +130,26 @@ def test_a_rollback_and_a_collapse_are_said() -> None:
     text = "\n".join(str(line) for _, line in next_step(view))
     assert "v9 serves: it is v2 again" in text
     assert "▲ replies shrink: 30 → 3 tokens" in text
+
+
+def test_what_was_lost_is_said() -> None:
+    view = ViewState()
+    lost = "the checkpoint of version 12 cannot be used; version 11 serves"
+    view.trainer = replace(view.trainer, notices=(lost,))
+    assert str(next_step(view)[1][1]) == f"lost    ▲ {lost}"
+    assert f"lost    ▲ {lost}" in str(describe(view))
+
+
+async def test_each_notice_of_a_process_has_a_line(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    (trainer,) = (row for row in backend.process_rows if row.name == "trainer")
+    index = backend.process_rows.index(trainer)
+    told = {"state": ProcessState.READY, "reason": "first is lost\nsecond, too"}
+    backend.process_rows[index] = trainer.model_copy(update=told)
+    async with running(app, WIDE) as pilot:
+        await pilot.press("escape", "p")
+        await until(pilot, lambda: "second, too" in "\n".join(screen_lines(pilot)))
+        assert "first is lost" in "\n".join(screen_lines(pilot))
 
 
 def test_canaries_stand_side_by_side() -> None:

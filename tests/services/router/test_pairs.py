@@ -152,3 +152,13 @@ async def test_only_its_own_pair_frees_a_session(pairs: Pairs) -> None:
     assert pairs.num_sessions == 1
     pairs.remove_session("s", "http://a")
     assert pairs.num_sessions == 0
+
+
+async def test_health_says_which_pairs_are_down(pairs: Pairs, network: Network) -> None:
+    assert pairs.problem == "no pair of data proxy and worker has registered: turns wait for one"
+    register(pairs, "a")
+    register(pairs, "b")
+    assert pairs.problem == ""
+    network.state["http://b-worker"] = "down"
+    await poll(pairs, network)
+    assert pairs.problem == "1 of 2 pairs are down: worker is down (refused)"

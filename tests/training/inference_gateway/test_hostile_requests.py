@@ -46,7 +46,7 @@ IMAGE = {"role": "user", "content": [{"type": "image_url"}]}
 NUMBERED = {"role": "tool", "content": "x", "tool_call_id": 5}
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"n": 2}, "n"),
+    ({"n": 17}, "n"),
     ({"n": 0}, "n"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": -1}, "max_tokens"),

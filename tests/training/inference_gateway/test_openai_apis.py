@@ -191,7 +191,7 @@ async def test_a_raw_completion_is_no_parent_of_a_conversation(
         ({"prompt": "x", "echo": True}, "echo"),
         ({"prompt": "x", "best_of": 2}, "best_of"),
         ({"prompt": "x", "suffix": "y"}, "suffix"),
-        ({"prompt": "x", "n": 2}, "n"),
+        ({"prompt": "x", "n": 17}, "n"),
         ({"prompt": "x", "tools": []}, "tools"),
         ({"prompt": "x" * 5000}, "prompt"),
     ],

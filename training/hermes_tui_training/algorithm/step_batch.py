@@ -12,8 +12,9 @@ from hermes_tui_training.algorithm.advantages import (
     scored_episode,
     updated_baselines,
 )
+from hermes_tui_training.algorithm.choices import scored_choices, without_choices
 from hermes_tui_training.algorithm.samples import training_samples
-from hermes_tui_training.api.config import TrainingConfig
+from hermes_tui_training.api.config import RewardConfig, TrainingConfig
 from hermes_tui_training.api.types import Episode, TrainingSample
 
 
@@ -46,27 +47,43 @@ def make_step_batch(
         training: reward, group.
     """
     reward, group = training.reward, training.group
+    groups = [[_by_topic(episode) for episode in members] for members in groups]
     scored = [
-        [scored_episode(_by_topic(episode), reward.turn_discount) for episode in members]
+        [scored_episode(without_choices(episode), reward.turn_discount) for episode in members]
         for members in groups
     ]
     everyone = [one for members in scored for one in members]
     batch = StepBatch(baselines=updated_baselines(baselines, everyone, reward))
-    for members in scored:
+    for episodes, members in zip(groups, scored, strict=True):
         if len(members) >= group.min_size:
             advantages = group_advantages(members, reward, group)
             batch.num_groups += any(one.by_completion for one in advantages)
         else:
             advantages = [episode_advantage(one, baselines, reward) for one in members]
-        for one, advantage in zip(members, advantages, strict=True):
-            samples = training_samples(one.episode, advantage.by_completion)
+        for episode, own in zip(episodes, advantages, strict=True):
+            advantage = _with_choices(own, episode, baselines, reward)
+            samples = training_samples(episode, advantage.by_completion)
             if not samples:
-                batch.unlearnable.append(one.episode.episode_id)
+                batch.unlearnable.append(episode.episode_id)
                 continue
-            batch.episodes.append(one.episode)
+            batch.episodes.append(episode)
             batch.advantages.append(advantage)
             batch.samples += samples
     return batch
+
+
+def _with_choices(
+    advantage: EpisodeAdvantage,
+    episode: Episode,
+    baselines: Mapping[str, float],
+    reward: RewardConfig,
+) -> EpisodeAdvantage:
+    """Return an episode's advantage with those of its other choices, each measured alone."""
+    by_completion = {**advantage.by_completion}
+    for choice in scored_choices(episode):
+        scored = scored_episode(choice, reward.turn_discount)
+        by_completion |= episode_advantage(scored, baselines, reward).by_completion
+    return replace(advantage, by_completion=by_completion)
 
 
 def _by_topic(episode: Episode) -> Episode:

@@ -207,6 +207,10 @@ class StreamOptions(Body):
     """vLLM's; not offered."""
 
 
+MAX_CHOICES = 16
+"""Replies to one request; more are to be asked for in several."""
+
+
 class SamplingRequest(Body):
     """What OpenAI's two completion APIs share; null means the default, as it does there."""
 
@@ -218,7 +222,7 @@ class SamplingRequest(Body):
     top_k: int | None = Field(None, ge=-1, lt=2**31)
     stop: Any = None
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
-    n: int | None = None
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None

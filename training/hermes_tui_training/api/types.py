@@ -19,8 +19,9 @@ EndReason = Literal["asked", "refreshed", "idle", "other_model"]
 """asked: by a request · refreshed: another session runs under its key · idle: it had no completion
 for ``training.gateway.session_timeout_s`` · other_model: another model is served now."""
 
-CompletionKind = Literal["turn", "aux"]
-"""turn: the agent's own turn · aux: a summary, a retry or another call beside it."""
+CompletionKind = Literal["turn", "aux", "choice"]
+"""turn: the agent's own turn · aux: a summary, a retry or another call beside it · choice: another
+choice of a turn's request (``n``), with which the conversation does not go on."""
 
 UntrainableReason = Literal[
     "no_token_ids",
@@ -29,6 +30,7 @@ UntrainableReason = Literal[
     "aux_call",
     "sampling_mismatch",
     "constrained",
+    "other_choice",
     "stale",
     "zero_advantage",
     "engine_error",
@@ -40,10 +42,10 @@ UntrainableReason = Literal[
 NOT_OURS = -1
 """Policy version of a token that another model sampled."""
 
-NAMED_REASONS: tuple[UntrainableReason, ...] = ("truncated", "client_left")
-"""Replies that were cut or stopped. Their tokens are the policy's own: a reward that names such a
-reply (``interaction_id``) trains it, one that it merely inherits does not."""
-
+NAMED_REASONS: tuple[UntrainableReason, ...] = ("truncated", "client_left", "other_choice")
+"""Replies that were cut or stopped, or are another choice than the one that counts. Their tokens
+are the policy's own: a reward that names such a reply (``interaction_id``) trains it, one that it
+merely inherits does not."""
 
 CONSTRAINED_FROM = 1e-6
 """A token is trained only where the grammar of its request ruled out less than this probability.

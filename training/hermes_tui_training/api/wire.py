@@ -666,8 +666,10 @@ class KeptCheckpoint(WireModel):
 class GatewayHealth(WireModel):
     """Answer of ``GET /health``."""
 
-    status: Literal["ok"] = "ok"
-    """Always ok: the gateway answers."""
+    status: Literal["ok", "degraded"] = "ok"
+    """Whether all of it works."""
+    problem: str | None = None
+    """Which part does not, and what that means, in one sentence; None when all of it works."""
     backend: str
     """Which engine samples."""
     sessions: int

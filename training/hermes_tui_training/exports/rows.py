@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hermes_tui_training.algorithm.advantages import completion_returns
+from hermes_tui_training.algorithm.choices import scored_choices, without_choices
 from hermes_tui_training.algorithm.samples import flatten, sampled_slice, segments
 from hermes_tui_training.api.types import Completion, Episode
 
@@ -79,7 +80,10 @@ class Row:
 
 def rows_of(episode: Episode, options: ExportOptions) -> list[Row]:
     """Return an episode's rows, in order; completions that sampled nothing are in none."""
-    returns = completion_returns(episode, options.discount) if episode.reward is not None else {}
+    returns: dict[str, float] = {}
+    for part in (without_choices(episode), *scored_choices(episode)):
+        if part.reward is not None:
+            returns |= completion_returns(part, options.discount)
     runs: Iterable[Sequence[Completion]]
     if options.style == "concat":
         runs = [segment.completions for segment in segments(episode.completions)]
@@ -89,7 +93,7 @@ def rows_of(episode: Episode, options: ExportOptions) -> list[Row]:
 
 
 def _row(episode: Episode, run: tuple[Completion, ...], returns: Mapping[str, float]) -> Row:
-    flat = flatten(run, {completion.completion_id for completion in run if completion.trainable})
+    flat = flatten(run, {completion.completion_id for completion in run if completion.learnable})
     return Row(
         episode=episode,
         completions=run,

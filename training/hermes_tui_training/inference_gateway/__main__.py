@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
-from hermes_tui_common.serving import report_notice, report_stage, run_role
+from hermes_tui_common.serving import report_notices, report_stage, run_role
 from hermes_tui_training.api.config import TrainerRole
 from hermes_tui_training.inference_gateway.app import create_app
 from hermes_tui_training.models.prepare import prepare_model
@@ -54,8 +54,7 @@ async def _started(config: TrainerRole) -> AsyncIterator[Starlette]:
             Store, config.database, unscored_reward=None if unscored == "skip" else unscored
         )
         stack.callback(store.close)
-        if store.notice:
-            report_notice(config.serve, store.notice)
+        report_notices(config.serve, [store.notice] if store.notice else [])
         model_dir = await asyncio.to_thread(prepare_model, config.model.path, progress)
         report_stage(config.serve, "loading libraries")
         # Late and in a thread: torch and transformers take seconds, and the process must answer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hermes_tui_common.auth import COMPLETIONS_KEY_PATH
@@ -15,7 +15,6 @@ from hermes_tui_common.http import EXCEPTION_HANDLERS
 from hermes_tui_training.api.config import TrainerRole
 from hermes_tui_training.api.wire import GatewayHealth
 from hermes_tui_training.engine.base import Engine
-from hermes_tui_training.inference_gateway.answers import model_response
 from hermes_tui_training.inference_gateway.apis.anthropic import count_tokens, messages
 from hermes_tui_training.inference_gateway.apis.chat import chat_completions
 from hermes_tui_training.inference_gateway.apis.models import list_models, read_model
@@ -109,11 +108,15 @@ async def health(request: Request) -> Response:
     """``GET /health``."""
     services = services_of(request)
     sessions_open = await asyncio.to_thread(services.store.sessions.num_running)
+    trainer = services.orchestrator.status()
+    learner = await asyncio.to_thread(status.learner_presence, services.config.learner_run_file)
+    problem = status.problem_of(trainer, learner)
     answer = GatewayHealth(
-        status="ok",
+        status="degraded" if problem else "ok",
+        problem=problem,
         backend=services.engine.backend,
         sessions=sessions_open,
-        paused=bool(services.orchestrator.status().get("paused")),
+        paused=bool(trainer.get("paused")),
         policy_version=services.engine.policy_version,
     )
-    return model_response(answer)
+    return JSONResponse(answer.model_dump(exclude_none=True))

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hermes_tui_common.errors import ApiError, TrainingError
@@ -104,11 +104,30 @@ def _rendered(chat: Chat, plan: SamplingPlan, parents: list[Recorded]) -> Prompt
 
 
 class CompletionRun:
-    """One completion of a session."""
+    """One completion of a session: a reply to a request, or one of several."""
 
-    def __init__(self, services: Services, session: Session, plan: SamplingPlan) -> None:
+    def __init__(
+        self,
+        services: Services,
+        session: Session,
+        plan: SamplingPlan,
+        *,
+        choice: int = 0,
+        first: CompletionRun | None = None,
+    ) -> None:
+        """
+        Args:
+            choice: number of the reply, from 0.
+            first: the run of reply 0, for the others; it begins before them.
+        """
+        if plan.seed is not None:  # with the same one all choices would be the same
+            plan = replace(plan, seed=plan.seed + choice)
         self.plan = plan
-        self.completion_id = new_id(plan.id_prefix)
+        self.choice = choice
+        self._first = first
+        self.completion_id: str = (
+            f"{first.completion_id}:{choice}" if first else new_id(plan.id_prefix)
+        )
         self.created_at = time.time()
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
@@ -116,6 +135,8 @@ class CompletionRun:
         self.episode_id = ""
         self.client_left = False
         """Set before the run's task is cancelled because nobody listens any more."""
+        self.stopped_because = "the trainer was stopped"
+        """Why the run's task is cancelled otherwise."""
         self._services = services
         self._session = session
         self._policy_versions: list[int] = []
@@ -161,7 +182,11 @@ class CompletionRun:
 
     def _begin(self) -> None:
         plan, chat = self.plan, self._services.chat
-        self.prompt, parents = rendered_prompt(self._services, self._session.session_id, plan)
+        parents: list[Recorded] = []
+        if self._first is None:
+            self.prompt, parents = rendered_prompt(self._services, self._session.session_id, plan)
+        else:
+            self.prompt = self._first.prompt
         max_tokens = self._max_tokens(len(self.prompt.token_ids))
         self._sampling = SamplingParams(
             max_tokens=max_tokens,
@@ -182,6 +207,8 @@ class CompletionRun:
             raw=plan.raw_prompt is not None,
         )
         self._kind = completion_kind(plan.messages)
+        if self._first is not None and self._kind == "turn":
+            self._kind = "choice"
         self.episode_id, _ = self._services.store.completions.begin(
             completion_id=self.completion_id,
             session_id=self._session.session_id,
@@ -193,6 +220,9 @@ class CompletionRun:
             kind=self._kind,
             retry_of=retried(plan.messages, parents),
             prefix_ref=self._prefix_ref(),
+            continues=self.prompt.prefix["parent_completion_id"]
+            if self.prompt.continues_parent
+            else None,
             topics=self._services.config.training.topics,
         )
 
@@ -246,7 +276,7 @@ class CompletionRun:
         try:
             engine_reason, stop_text = await self._sample(emit)
         except asyncio.CancelledError:
-            await asyncio.shield(self._record_cancelled())
+            await asyncio.shield(self.cancelled())
             raise
         except Exception as error:
             # Request boundary: whatever the engine raised belongs to this completion alone.
@@ -325,6 +355,8 @@ class CompletionRun:
             return "sampling_mismatch"
         if engine_reason == "length" and not self._services.config.training.train_truncated:
             return "truncated"
+        if self._kind == "choice":
+            return "other_choice"
         return None
 
     def _recorded(self, message: dict[str, Any]) -> Recorded:
@@ -338,13 +370,16 @@ class CompletionRun:
             messages=self.prompt.messages,
         )
 
-    async def _record_cancelled(self) -> None:
-        """Record what there is; a partial reply can be continued, since the client may have it."""
+    async def cancelled(self) -> None:
+        """Record that it was cancelled, with what there is.
+
+        A partial reply can be continued, since the client may have it.
+        """
         message = self._reply.finish().message if self.token_ids else None
         if self.client_left:
             await self._record(None, message, "client_left", "the client left")
         else:
-            await self._record(None, message, "engine_error", "the trainer was stopped")
+            await self._record(None, message, "engine_error", self.stopped_because)
         if message is not None:
             self._services.parents.add(self._session.session_id, self._recorded(message))
 

@@ -70,6 +70,8 @@ class SamplingPlan:
     """Whether the answer has logprobs."""
     top_logprobs: int
     """Alternatives per token in the answer."""
+    num_choices: int
+    """How many replies to sample; each is recorded as a completion of its own."""
     stream: bool
     include_usage: bool
     return_token_ids: bool
@@ -142,6 +144,7 @@ def chat_plan(request: ChatRequest, fields: FieldNames = CHAT_FIELDS) -> Samplin
         stop=_stops(request.stop),
         logprobs=bool(request.logprobs),
         top_logprobs=_top_logprobs(request),
+        num_choices=1 if request.n is None else request.n,
         stream=bool(request.stream),
         include_usage=bool(options and options.include_usage),
         return_token_ids=bool(request.return_token_ids),
@@ -176,8 +179,6 @@ def require_neutral(body: BaseModel, fields: Neutral) -> None:
 
 
 def _require_honourable(request: ChatRequest) -> None:
-    if request.n not in (None, 1):
-        raise bad("n", "must be 1: a completion is one sampled sequence")
     require_neutral(request, _NEUTRAL)
     if request.store:
         raise bad("store", "= true is not supported; completions are kept in their session")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -19,17 +20,19 @@ from hermes_tui_training.inference_gateway.completion_run import (
     CompletionResult,
     CompletionRun,
 )
-from hermes_tui_training.inference_gateway.context import services_of
+from hermes_tui_training.inference_gateway.context import Services, services_of
 from hermes_tui_training.inference_gateway.sampling_plan import SamplingPlan
 
 Arrival = CompletionDelta | CompletionResult | ApiError
 """What a completion gives while it runs: deltas, then its result or an error."""
 
+OTHER_CHOICE_FAILED = "another choice of its request failed"
+
 
 async def begin(
     request: Request, session: Session, plan: SamplingPlan, make_format: ResponseFormatFactory
 ) -> CompletionResponse:
-    """Begin a completion and return what will answer it: the one way to a recorded completion.
+    """Begin a request's completions and return what will answer it: the one way to the record.
 
     Raises: ApiError: see ``CompletionRun.begin``.
     """
@@ -40,80 +43,128 @@ async def begin(
             f"'{plan.model}' is another server's model; it answers /v1/chat/completions only.",
             param="model",
         )
-    run = CompletionRun(services, session, plan)
-    await run.begin()
-    response_format = make_format(
-        run, model=services.config.model.path, token_text=services.chat.token_texts.alone
+    runs = await _begun(services, session, plan)
+    model, token_text = services.config.model.path, services.chat.token_texts.alone
+    return CompletionResponse(
+        [make_format(run, model=model, token_text=token_text) for run in runs]
     )
-    return CompletionResponse(run, response_format)
+
+
+async def _begun(services: Services, session: Session, plan: SamplingPlan) -> list[CompletionRun]:
+    """Return a run per choice; each has begun. Raises: ApiError: none is left running."""
+    runs: list[CompletionRun] = []
+    try:
+        for choice in range(plan.num_choices):
+            first = runs[0] if runs else None
+            run = CompletionRun(services, session, plan, choice=choice, first=first)
+            await run.begin()
+            runs.append(run)
+    except ApiError:
+        for run in runs:
+            run.stopped_because = OTHER_CHOICE_FAILED
+            await run.cancelled()
+        raise
+    return runs
 
 
 class CompletionResponse(Response):
-    """A completion's answer, JSON or event stream; a client that leaves ends the completion.
+    """The answer to a request, JSON or event stream; a client that leaves ends its completions.
 
-    The completion does not wait for a slow client. Its result is recorded as soon as it is there;
+    Completions do not wait for a slow client. Their results are recorded as soon as they are there;
     the last chunk is sent after that.
     """
 
-    def __init__(self, run: CompletionRun, response_format: ResponseFormat) -> None:
+    def __init__(self, formats: Sequence[ResponseFormat]) -> None:
+        """
+        Args:
+            formats: one per choice, in order; their runs have begun.
+        """
         super().__init__()
-        self._run = run
-        self._format = response_format
-        self._arrived: asyncio.Queue[Arrival] = asyncio.Queue()
+        self._formats = formats
+        self._runs = [choice.run for choice in formats]
+        self._arrived: asyncio.Queue[tuple[ResponseFormat, Arrival]] = asyncio.Queue()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        async with self._run.registered(), asyncio.TaskGroup() as group:
-            sampling = group.create_task(self._sample(), name="sample")
+        async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            for run in self._runs:
+                await stack.enter_async_context(run.registered())
+            sampling = [group.create_task(self._sample(c), name="sample") for c in self._formats]
             answering = group.create_task(self._answer(scope, send), name="answer")
             leaving = group.create_task(disconnected(receive), name="disconnect")
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            self._run.client_left |= leaving.done()
-            for task in (sampling, answering, leaving):
+            for run in self._runs:
+                run.client_left |= not answering.done()
+            for task in (*sampling, answering, leaving):
                 task.cancel()
 
-    async def _sample(self) -> None:
+    async def _sample(self, choice: ResponseFormat) -> None:
+        def emit(arrival: Arrival) -> None:
+            self._arrived.put_nowait((choice, arrival))
+
         try:
-            self._arrived.put_nowait(await self._run.run(self._arrived.put_nowait))
+            emit(await choice.run.run(emit))
         except ApiError as error:
-            self._arrived.put_nowait(error)
+            for run in self._runs:
+                run.stopped_because = OTHER_CHOICE_FAILED
+            emit(error)
 
     async def _answer(self, scope: Scope, send: Send) -> None:
-        first = await self._arrived.get()
+        choice, first = await self._arrived.get()
         if isinstance(first, ApiError):
-            response: Response = self._format.refused(first)
-        elif self._run.plan.stream:
-            response = SseResponse(self._stream(first))
+            response: Response = choice.refused(first)
+        elif choice.plan.stream:
+            response = SseResponse(self._stream(choice, first))
         else:
-            response = await self._whole(first)
+            response = await self._whole(choice, first)
 
         try:
             await response(scope, _never, send)
         except (OSError, ClientDisconnect):
-            self._run.client_left = True
+            for run in self._runs:
+                run.client_left = True
 
-    async def _whole(self, item: Arrival) -> Response:
-        deltas: list[CompletionDelta] = []
-        while isinstance(item, CompletionDelta):
-            deltas.append(item)
-            item = await self._arrived.get()
-        if isinstance(item, ApiError):
-            return self._format.refused(item)
-        return JSONResponse(self._format.answer(deltas, item))
+    async def _whole(self, choice: ResponseFormat, item: Arrival) -> Response:
+        deltas: dict[ResponseFormat, list[CompletionDelta]] = {c: [] for c in self._formats}
+        results: dict[ResponseFormat, CompletionResult] = {}
+        while True:
+            if isinstance(item, ApiError):
+                return choice.refused(item)
+            if isinstance(item, CompletionDelta):
+                deltas[choice].append(item)
+            else:
+                results[choice] = item
+            if len(results) == len(self._formats):
+                break
+            choice, item = await self._arrived.get()
+        answers = [c.answer(deltas[c], results[c]) for c in self._formats]
+        return JSONResponse(self._formats[0].joined(answers))
 
-    async def _stream(self, item: Arrival) -> AsyncIterator[bytes]:
-        for event in self._format.start_events():
-            yield event
-        while isinstance(item, CompletionDelta):
-            for event in self._format.delta_events(item):
+    async def _stream(self, choice: ResponseFormat, item: Arrival) -> AsyncIterator[bytes]:
+        for one in self._formats:
+            for event in one.start_events():
                 yield event
-            item = await self._arrived.get()
-        if isinstance(item, ApiError):
-            events = self._format.error_events(item)
-        else:
-            events = self._format.end_events(item)
-        for event in events:
+        open_choices = len(self._formats)
+        while open_choices:
+            if isinstance(item, ApiError):
+                for event in choice.error_events(item):
+                    yield event
+                return
+            if isinstance(item, CompletionDelta):
+                events = choice.delta_events(item)
+            else:
+                events = choice.end_events(item)
+                open_choices -= 1
+            for event in events:
+                yield event
+            if open_choices:
+                choice, item = await self._arrived.get()
+        for event in self._formats[0].close_events(self._num_sampled):
             yield event
+
+    @property
+    def _num_sampled(self) -> int:
+        return sum(len(run.token_ids) for run in self._runs)
 
 
 async def _never() -> Message:

@@ -92,6 +92,7 @@ class Completions:
         kind: CompletionKind = "turn",
         retry_of: str | None = None,
         prefix_ref: PrefixRef | None = None,
+        continues: str | None = None,
         topics: TopicsConfig | None = None,
     ) -> tuple[str, int]:
         """Record a request before the engine sees it; return its episode's id and its turn_index.
@@ -103,6 +104,8 @@ class Completions:
                 episode's turns are those that the person saw.
             prefix_ref: a finished completion that this one begins with. What they share is not
                 stored again: a long conversation costs no more per turn than a short one.
+            continues: the completion whose reply the request goes on with. Of the choices of its
+                request it becomes the turn.
             topics: how a session that has no topic yet gets one; None leaves it without.
 
         Raises: ConflictError: the session was ended. UnknownIdError.
@@ -151,6 +154,8 @@ class Completions:
                     "WHERE completion_id = ? AND episode_id = ?",
                     (retry_of, episode_id),
                 )
+            if continues is not None:
+                _make_turn(write, continues, episode_id)
             write.execute(
                 "UPDATE sessions SET last_active_at = ? WHERE session_id = ?",
                 (write.at, session_id),
@@ -227,6 +232,29 @@ def _open_episode(write: Writer, session: sqlite3.Row) -> sqlite3.Row:
     row = write.episode_row(episode_id)
     write.event(EventKind.EPISODE_OPENED, episode_payload(row))
     return row
+
+
+def _make_turn(write: Writer, completion_id: str, episode_id: str) -> None:
+    """Make a choice the turn of its request, in place of the one that was it."""
+    row = write.execute(
+        "SELECT kind FROM completions WHERE completion_id = ? AND episode_id = ?",
+        (completion_id, episode_id),
+    ).fetchone()
+    if row is None or row["kind"] != "choice":
+        return
+    first = completion_id.partition(":")[0]
+    write.execute(
+        "UPDATE completions SET kind = 'choice', trainable = 0, "
+        "untrainable_reason = coalesce(untrainable_reason, 'other_choice') "
+        "WHERE episode_id = ? AND kind = 'turn' AND (completion_id = ? OR completion_id LIKE ?)",
+        (episode_id, first, f"{first}:%"),
+    )
+    write.execute(
+        "UPDATE completions SET kind = 'turn', "
+        "trainable = coalesce(untrainable_reason, 'other_choice') = 'other_choice', "
+        "untrainable_reason = nullif(untrainable_reason, 'other_choice') WHERE completion_id = ?",
+        (completion_id,),
+    )
 
 
 def _finish(write: Writer, outcome: CompletionOutcome) -> str:

@@ -10,6 +10,7 @@ number is never given twice, in no lineage.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,24 @@ logger = logging.getLogger(__name__)
 class Lineage:
     """Finds heads over a store and its checkpoints. Methods block; one thread at a time."""
 
-    def __init__(self, store: Store, root: Path, lineage: LineageId) -> None:
+    def __init__(
+        self,
+        store: Store,
+        root: Path,
+        lineage: LineageId,
+        report: Callable[[Sequence[str]], None] = lambda _: None,
+    ) -> None:
         """
         Args:
             store: knows the heads and the steps.
             root: the directory of the checkpoints.
             lineage: the one that is served and trained.
+            report: gets all notices whenever there is another one.
         """
         self._store = store
         self._root = root
         self._id = lineage
+        self._report = report
         self._parents: dict[int, int] = {}
         self.notices = [store.notice] if store.notice else []
         """What was lost and what took its place, in words, oldest first."""
@@ -174,3 +183,4 @@ class Lineage:
         logger.warning("%s", text)
         if text not in self.notices:
             self.notices.append(text)
+            self._report(self.notices)

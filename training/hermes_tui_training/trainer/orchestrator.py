@@ -16,10 +16,12 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from hermes_tui_common.disk import RESERVE_BYTES, DiskFullError, require_room
 from hermes_tui_common.errors import HermesTuiError, ServiceError, TrainingError
+from hermes_tui_common.serving import report_notices
 from hermes_tui_training.algorithm.groups import waiting_text
 from hermes_tui_training.algorithm.metrics import PublishTimes, batch_facts, rollback_row, step_row
 from hermes_tui_training.algorithm.step_batch import make_step_batch
@@ -103,7 +105,12 @@ class Orchestrator:
         self._store = store
         self._config = config
         self._publisher = Publisher(store, engine, config)
-        self._lineage = Lineage(store, config.checkpoints, LineageId(base=config.model.path))
+        self._lineage = Lineage(
+            store,
+            config.checkpoints,
+            LineageId(base=config.model.path),
+            partial(report_notices, config.serve),
+        )
         self._metrics = MetricsLog(config.database.parent, config.training.metrics)
         self._learner = learner or LearnerClient(
             config.learner_run_file, config.admin_key.get_secret_value()

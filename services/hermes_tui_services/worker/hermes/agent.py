@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 
 from hermes_tui_common.errors import ApiError, ConfigError, StackError
-from hermes_tui_common.serving import report_notice
+from hermes_tui_common.serving import report_notices
 from hermes_tui_services.api.agent import AgentRequest, AgentResponse, EventEmitter, TurnInterrupted
 from hermes_tui_services.api.config import WorkerRole
 from hermes_tui_services.api.events import (
@@ -518,11 +518,12 @@ class HermesAgent:
         config = self._config
         if config.cage == "none" and config.agent.enabled_toolsets:
             because = f" ({config.uncaged_because})" if config.uncaged_because else ""
-            report_notice(
-                config.serve,
+            notice = (
                 "no cage: the agent's tools can read and change whatever you can, your keys too"
-                f"{because}; every command asks first",
+                f"{because}; every command asks first"
             )
+            logger.warning("%s", notice)
+            report_notices(config.serve, [notice])
 
     def _warm_up(self) -> None:
         """Create an agent and drop it: the first one imports for a second."""

@@ -9,8 +9,8 @@ import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Mapping
-from pathlib import Path
 
 from hermes_tui_common.serving import write_private
 from hermes_tui_services.api.config import AgentConfig, WorkerRole
@@ -45,7 +45,13 @@ def prepare(config: WorkerRole) -> None:
     """Write ``config.yaml`` (JSON is YAML) and set the environment; Hermes is imported after it."""
     home = config.home.resolve()
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _write_if_changed(home / "config.yaml", json.dumps(hermes_config(config.agent), indent=2))
+    # Hermes takes variables, plug-ins and settings from here: what a tool left must not count.
+    for left in home.iterdir():
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
+    write_private(home / "config.yaml", json.dumps(hermes_config(config.agent), indent=2))
     for name in list(os.environ):
         if _OWN_SECRETS.fullmatch(name) or name in _SWITCHES_OFF:
             del os.environ[name]
@@ -96,9 +102,3 @@ def hermes_config(agent: AgentConfig) -> dict[str, object]:
         "skills": {"creation_nudge_interval": 0},
         "terminal": {"auto_source_bashrc": False, "backend": "local"},
     }
-
-
-def _write_if_changed(path: Path, text: str) -> None:
-    # Hermes reads the file again when its time changes; workers may share the directory.
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        write_private(path, text)

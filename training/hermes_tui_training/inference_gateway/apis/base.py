@@ -53,6 +53,19 @@ class ResponseFormat(ABC):
     def end_events(self, result: CompletionResult) -> Iterable[bytes]:
         """Yield the events after the last token."""
 
+    def close_events(self, num_sampled_tokens: int) -> Iterable[bytes]:
+        """Yield the events after the end of all choices.
+
+        Args:
+            num_sampled_tokens: of all choices together.
+        """
+        return ()
+
+    def joined(self, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the answer of several choices; ``answers`` has one per choice, in order."""
+        assert len(answers) == 1, "this API has one choice"
+        return answers[0]
+
     @abstractmethod
     def error_events(self, error: ApiError) -> Iterable[bytes]:
         """Yield the events that end a stream which broke off."""
@@ -60,6 +73,11 @@ class ResponseFormat(ABC):
     def refused(self, error: ApiError) -> Response:
         """Return the answer to a request that got no token."""
         return error_response(error)
+
+    @property
+    def response_id(self) -> str:
+        """Id of the answer: that of the first choice's completion."""
+        return self.run.completion_id.partition(":")[0]
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -37,7 +37,7 @@ class ChatFormat(ResponseFormat):
 
     def _envelope(self, kind: str) -> dict[str, Any]:
         return {
-            "id": self.run.completion_id,
+            "id": self.response_id,
             "object": kind,
             "created": int(self.run.created_at),
             "model": self.model,
@@ -46,7 +46,7 @@ class ChatFormat(ResponseFormat):
     def answer(self, deltas: Sequence[CompletionDelta], result: CompletionResult) -> dict[str, Any]:
         """Return the whole completion as one JSON object."""
         choice: dict[str, Any] = {
-            "index": 0,
+            "index": self.run.choice,
             "message": result.message,
             "finish_reason": result.finish_reason,
             "logprobs": None,
@@ -64,7 +64,7 @@ class ChatFormat(ResponseFormat):
     def start_events(self) -> Iterable[bytes]:
         """Yield the chunk that names the role."""
         chunk = self._chunk({"role": "assistant", "content": ""}, None)
-        if self.plan.return_token_ids:
+        if self.plan.return_token_ids and not self.run.choice:
             chunk["prompt_token_ids"] = list(self.run.prompt.token_ids)
         yield sse(chunk)
 
@@ -81,14 +81,21 @@ class ChatFormat(ResponseFormat):
         yield sse(chunk)
 
     def end_events(self, result: CompletionResult) -> Iterable[bytes]:
-        """Yield the rest of the message, the finish, and the usage if it was asked for."""
+        """Yield the rest of the message, and the finish."""
         if result.message_delta:
             yield sse(self._chunk(result.message_delta, None))
         yield sse(self._chunk({}, result.finish_reason))
+
+    def close_events(self, num_sampled_tokens: int) -> Iterable[bytes]:
+        """Yield the usage if it was asked for, and the end."""
         if self.plan.include_usage:
-            usage = openai_usage(self.num_prompt_tokens, len(self.run.token_ids))
+            usage = openai_usage(self.num_prompt_tokens, num_sampled_tokens)
             yield sse(self._envelope("chat.completion.chunk") | {"choices": [], "usage": usage})
         yield DONE
+
+    def joined(self, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the answer of several choices."""
+        return joined_choices(answers)
 
     def error_events(self, error: ApiError) -> Iterable[bytes]:
         """Yield the error, and the end."""
@@ -96,11 +103,25 @@ class ChatFormat(ResponseFormat):
         yield DONE
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+        choice = {
+            "index": self.run.choice,
+            "delta": delta,
+            "finish_reason": finish_reason,
+            "logprobs": None,
+        }
         chunk = self._envelope("chat.completion.chunk") | {"choices": [choice]}
         if self.plan.include_usage:
             chunk["usage"] = None
         return chunk
+
+
+def joined_choices(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return OpenAI's answers of one choice each as one; the prompt is counted once."""
+    choices = [choice for answer in answers for choice in answer["choices"]]
+    usages = [answer["usage"] for answer in answers]
+    num_sampled = sum(usage["completion_tokens"] for usage in usages)
+    usage = openai_usage(usages[0]["prompt_tokens"], num_sampled)
+    return answers[0] | {"choices": choices, "usage": usage}
 
 
 def openai_usage(num_prompt_tokens: int, num_sampled_tokens: int) -> dict[str, int]:

@@ -17,7 +17,7 @@ from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import read_body, sse
 from hermes_tui_training.api.protocol import ChatRequest, SamplingRequest
 from hermes_tui_training.inference_gateway.apis.base import ResponseFormat
-from hermes_tui_training.inference_gateway.apis.chat import DONE, openai_usage
+from hermes_tui_training.inference_gateway.apis.chat import DONE, joined_choices, openai_usage
 from hermes_tui_training.inference_gateway.completion_run import CompletionDelta, CompletionResult
 from hermes_tui_training.inference_gateway.context import require_session
 from hermes_tui_training.inference_gateway.sampling_plan import (
@@ -90,7 +90,8 @@ class TextFormat(ResponseFormat):
         if self.plan.return_token_ids:
             choice["token_ids"] = self.run.token_ids
             choice["prompt_token_ids"] = list(self.run.prompt.token_ids)
-        return self._envelope([choice]) | {"usage": self._usage()}
+        usage = openai_usage(self.num_prompt_tokens, len(self.run.token_ids))
+        return self._envelope([choice]) | {"usage": usage}
 
     def start_events(self) -> Iterable[bytes]:
         """Yield nothing: the first chunk has text."""
@@ -108,25 +109,30 @@ class TextFormat(ResponseFormat):
         yield self._chunk(choice)
 
     def end_events(self, result: CompletionResult) -> Iterable[bytes]:
-        """Yield the rest of the text with the finish, and the usage if it was asked for."""
+        """Yield the rest of the text with the finish."""
         yield self._chunk(
             self._choice(result.message_delta.get("content", ""), [], result.finish_reason)
         )
+
+    def close_events(self, num_sampled_tokens: int) -> Iterable[bytes]:
+        """Yield the usage if it was asked for, and the end."""
         if self.plan.include_usage:
-            yield sse(self._envelope([]) | {"usage": self._usage()})
+            usage = openai_usage(self.num_prompt_tokens, num_sampled_tokens)
+            yield sse(self._envelope([]) | {"usage": usage})
         yield DONE
+
+    def joined(self, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the answer of several choices."""
+        return joined_choices(answers)
 
     def error_events(self, error: ApiError) -> Iterable[bytes]:
         """Yield the error, and the end."""
         yield sse(error.body())
         yield DONE
 
-    def _usage(self) -> dict[str, int]:
-        return openai_usage(self.num_prompt_tokens, len(self.run.token_ids))
-
     def _envelope(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
-            "id": self.run.completion_id,
+            "id": self.response_id,
             "object": "text_completion",
             "created": int(self.run.created_at),
             "model": self.model,
@@ -141,7 +147,12 @@ class TextFormat(ResponseFormat):
         self, text: str, deltas: Sequence[CompletionDelta], finish_reason: str | None
     ) -> dict[str, Any]:
         logprobs = self._logprobs(deltas) if self.plan.logprobs and deltas else None
-        return {"index": 0, "text": text, "finish_reason": finish_reason, "logprobs": logprobs}
+        return {
+            "index": self.run.choice,
+            "text": text,
+            "finish_reason": finish_reason,
+            "logprobs": logprobs,
+        }
 
     def _logprobs(self, deltas: Sequence[CompletionDelta]) -> dict[str, Any]:
         """Return logprobs in the older shape: one list per kind."""

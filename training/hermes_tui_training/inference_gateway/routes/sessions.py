@@ -356,6 +356,7 @@ _SENTENCES = {
     "other_model": "another model sampled it; it is when that one is served again",
     "incomplete": "a completion of this episode was lost",
     "truncated": "truncated; a reward that names the reply (interaction_id) trains it",
+    "other_choice": "other_choice; a reward that names the reply (interaction_id) trains it",
     "client_left": "client_left; a reward that names the reply (interaction_id) trains it",
 }
 """Reasons that need more than their name."""

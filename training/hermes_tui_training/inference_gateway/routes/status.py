@@ -7,11 +7,13 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import psutil
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hermes_tui_common.disk import PHRASE
 from hermes_tui_common.errors import ApiError, ServiceError, TrainingError
 from hermes_tui_common.http import SseResponse, read_body, sse
 from hermes_tui_common.run_file import RoleRunFile
@@ -66,13 +68,13 @@ async def trainer_status(services: Services) -> TrainerStatus:
         baselines=baselines,
         store=StoreSize(num_bytes=num_bytes, max_bytes=training.store.max_bytes),
         waiting=_waiting_text(services, groups, episodes),
-        learner=await asyncio.to_thread(_learner_presence, services.config.learner_run_file),
+        learner=await asyncio.to_thread(learner_presence, services.config.learner_run_file),
         engine=EngineStatus(backend=engine.backend, **asdict(engine.stats())),
         **services.orchestrator.status(),
     )
 
 
-def _learner_presence(run_file: Path) -> LearnerPresence:
+def learner_presence(run_file: Path) -> LearnerPresence:
     """Return whether the process that the learner's run file names lives and runs."""
     try:
         pid = RoleRunFile.read(run_file).pid
@@ -83,6 +85,25 @@ def _learner_presence(run_file: Path) -> LearnerPresence:
     except psutil.NoSuchProcess:
         return LearnerPresence(reachable=False, pid=pid)
     return LearnerPresence(reachable=state not in _NOT_RUNNING, pid=pid)
+
+
+def problem_of(trainer: Mapping[str, Any], learner: LearnerPresence) -> str | None:
+    """Return what keeps the trainer from serving or training, in a sentence; None for nothing.
+
+    Args:
+        trainer: what the orchestrator says.
+        learner: whether the learner lives.
+    """
+    if trainer.get("publish_error"):
+        return f"version {trainer['policy_version']} is not served: {trainer['publish_error']}"
+    if not learner.reachable:
+        return "the learner is not there: scores are kept, and trained once it is back"
+    reason = str(trainer.get("reason") or "")
+    if reason.startswith(PHRASE):
+        return f"training waits: {PHRASE}"  # without the path: anybody may read it
+    if trainer.get("failed_attempts") and trainer.get("paused"):
+        return f"training is paused after {trainer['failed_attempts']} failed steps"
+    return None
 
 
 def _waiting_group(services: Services, group: SiblingGroup) -> WaitingGroup:
