@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_tui.cli.connect import run_async
+from hermes_tui.cli.logs import print_logs
 from hermes_tui.cli.overrides import Invocation
-from hermes_tui.cli.stack import fetch_status, find_problems, print_status, show_log
+from hermes_tui.cli.stack import fetch_status, find_problems, print_status
 
 if TYPE_CHECKING:
     from hermes_tui.config.paths import RunDir
@@ -164,7 +165,7 @@ def add_lifecycle(group: click.Group, kind: ServiceKind) -> None:
         name = kind.components.get(component, component)
         if name.startswith("proxy-"):
             name = f"data-{name}"
-        show_log(kind.run_dir(invocation, service), name, follow=follow, lines=lines)
+        print_logs(kind.run_dir(invocation, service), [name], follow=follow, lines=lines)
 
     @group.command(help=f"End an {kind.title}; its files stay.")
     @service_option

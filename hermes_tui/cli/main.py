@@ -24,7 +24,7 @@ class _LateGroup(OverridesGroup):
         "attach": "stack:attach",
         "status": "stack:status",
         "stop": "stack:stop",
-        "logs": "stack:logs",
+        "logs": "logs:logs",
         "backup": "backup:backup",
         "restore": "backup:restore",
         "web": "web:web",

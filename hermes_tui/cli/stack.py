@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -225,50 +223,3 @@ def stop(invocation: Invocation) -> None:
     run_dir = invocation.run_dir()
     run_async(stop_supervisor(run_dir, config.run.stop_timeout_s))
     click.echo(f"stopped {run_dir.root}")
-
-
-@click.command(cls=OverridesCommand)
-@click.argument("name", default="supervisor")
-@click.option("-f", "--follow", is_flag=True, help="Go on with each new line.")
-@click.option(
-    "-n",
-    "--lines",
-    type=click.IntRange(0),
-    default=200,
-    show_default=True,
-    help="Lines to begin with.",
-)
-@click.pass_obj
-def logs(invocation: Invocation, name: str, follow: bool, lines: int) -> None:
-    """Print the log of one process.
-
-    NAME is the process, such as worker-0; the supervisor when not given. Works without a running
-    stack, too.
-    """
-    show_log(invocation.run_dir(), name, follow=follow, lines=lines)
-
-
-def show_log(run_dir: RunDir, name: str, *, follow: bool, lines: int) -> None:
-    """Print the end of a process's log, and what is added to it when followed."""
-    from hermes_tui.core.sanitize import clean
-    from hermes_tui.supervisor.logs import FOLLOW_POLL_S, LogFollower, tail_lines
-
-    path: Path = run_dir.log(name)
-    if not path.exists():
-        known = ", ".join(sorted(file.stem for file in run_dir.logs.glob("*.log")))
-        hint = f"there are: {known}" if known else "start a stack first with `hermes-tui`"
-        raise ConfigError(f"there is no log of {name!r} in {run_dir.logs}; {hint}")
-    if not follow:
-        for line in tail_lines(path, lines):
-            click.echo(clean(line))
-        return
-    follower = LogFollower(path, lines)
-    try:
-        while True:
-            for line in follower.read():
-                click.echo(clean(line))
-            time.sleep(FOLLOW_POLL_S)
-    except KeyboardInterrupt:
-        return
-    finally:
-        follower.close()

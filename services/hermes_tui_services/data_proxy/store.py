@@ -57,7 +57,7 @@ _MIGRATIONS = (
 )
 """Entry N takes a file from ``user_version`` N to N + 1; entries never change."""
 
-_SCHEMA = Schema(
+SCHEMA = Schema(
     migrations=_MIGRATIONS,
     valid={
         "sessions": "inference IS NULL OR json_valid(inference)",
@@ -138,7 +138,7 @@ class ConversationStore:
         Raises: StackError: the file cannot be used; says why.
         """
         try:
-            self._file = await self._call(lambda: DatabaseFile(self._path, _SCHEMA))
+            self._file = await self._call(lambda: DatabaseFile(self._path, SCHEMA))
         except NewerSchemaError as error:
             raise StackError(f"the database {self._path} {error}") from error
         except (OSError, sqlite3.Error) as error:
