@@ -54,8 +54,13 @@ class Finding:
 
 
 @click.command(cls=OverridesCommand)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write a ZIP file with all that helps to find a fault, without keys.",
+)
 @click.pass_obj
-def doctor(invocation: Invocation) -> None:
+def doctor(invocation: Invocation, report: Path | None) -> None:
     """Check the installation, and say how to fix what is wrong.
 
     Versions, terminal, devices, paths, model, ports. Exits with 1 when something is to fix.
@@ -76,14 +81,27 @@ def doctor(invocation: Invocation) -> None:
         *_ports(config, run_dir),
         _cage(config),
     ]
+    num_faults = sum(bool(finding.fix) for finding in findings)
+    said = _said(findings, num_faults)
+    click.echo(said)
+    if report:
+        from hermes_tui.cli.connect import run_async
+        from hermes_tui.cli.report import write_report
+
+        run_async(write_report(report, config, run_dir, said))
+        click.echo(f"\nwrote {report}: no keys are in it, but look through it before you send it")
+    raise SystemExit(1 if num_faults else 0)
+
+
+def _said(findings: list[Finding], num_faults: int) -> str:
+    lines = []
     for finding in findings:
         mark = "!!" if finding.fix else "ok"
-        click.echo(f"{mark}  {finding.subject:<22}{finding.state}")
+        lines.append(f"{mark}  {finding.subject:<22}{finding.state}")
         if finding.fix:
-            click.echo(f"    {'':<22}-> {finding.fix}")
-    num_faults = sum(bool(finding.fix) for finding in findings)
-    click.echo(f"\n{num_faults} to fix" if num_faults else "\nnothing to fix")
-    raise SystemExit(1 if num_faults else 0)
+            lines.append(f"    {'':<22}-> {finding.fix}")
+    lines += ["", f"{num_faults} to fix" if num_faults else "nothing to fix"]
+    return "\n".join(lines)
 
 
 def _packages(config: Config) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,27 +27,27 @@ _NAME_CELLS = 14
 """The longest name, ``agent-gateway``, and a space."""
 
 
-class _Since(click.ParamType):
-    """A duration such as ``10m``, or a time, as seconds since the epoch."""
-
-    name = "when"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if match := _DURATION.fullmatch(value):
-            return time.time() - float(match[1]) * _SECONDS[match[2]]
-        try:
-            return datetime.fromisoformat(value).timestamp()
-        except ValueError:
-            self.fail(f"{value!r} is neither a duration, such as 10m or 2h, nor a time", param, ctx)
+def _seconds(_: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Return a duration such as ``10m``, or a time, as seconds since the epoch."""
+    if value is None:
+        return None
+    if match := _DURATION.fullmatch(value):
+        return time.time() - float(match[1]) * _SECONDS[match[2]]
+    try:
+        return datetime.fromisoformat(value).timestamp()
+    except ValueError:
+        text = f"{value!r} is neither a duration, such as 10m or 2h, nor a time"
+        raise click.BadParameter(text, param=param) from None
 
 
 @click.command(cls=OverridesCommand)
 @click.argument("name", required=False)
 @click.option("-a", "--all", "every", is_flag=True, help="All processes, in the order of time.")
 @click.option(
-    "--since", type=_Since(), help="From then on: 30s, 10m, 2h, 1d ago, or 2026-01-31T12:00."
+    "--since",
+    metavar="WHEN",
+    callback=_seconds,
+    help="From then on: 30s, 10m, 2h, 1d ago, or 2026-01-31T12:00.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on with each new line.")
 @click.option(
