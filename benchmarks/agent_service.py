@@ -137,6 +137,17 @@ class Chain:
         assert b"event: response.completed" in answer, answer
 
 
+def write_own(run_file: Path, url: str) -> None:
+    """Make a model server count as the stack's own, so that no relay is between."""
+    from hermes_tui_common.run_file import RoleRunFile
+
+    port = int(url.rpartition(":")[2])
+    row = RoleRunFile(
+        name="trainer", pid=0, url=url, started_at=0.0, host="127.0.0.1", port=port, instance=""
+    )
+    run_file.write_text(row.model_dump_json())
+
+
 def run(rounds: int) -> dict[str, Any]:
     """Return the figures of all rounds."""
     upstream = subprocess.Popen(
@@ -159,8 +170,10 @@ def run(rounds: int) -> dict[str, Any]:
         assert script.stdin
         assert script.stdout
         (home / "run").mkdir()
+        own = home / "run" / "trainer.json"
+        write_own(own, url.removesuffix("/v1"))
         try:
-            with services.running(home / "run", agent=AGENT) as stack:
+            with services.running(home / "run", agent=AGENT, gateway_run_file=own) as stack:
                 chain = Chain(stack.gateway_url, url)
                 chain.turn("warm-up")
                 rows: dict[str, list[dict[str, Any]]] = {"plain": [], "chain": []}

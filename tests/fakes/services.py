@@ -143,10 +143,12 @@ def running(
     env: dict[str, str] | None = None,
     session_timeout_s: float = 86400.0,
     cage: str = "none",
+    gateway_run_file: Path | None = None,
 ) -> Iterator[Services]:
     """Run the agent service; everything is stopped at the end.
 
     Args:
+        gateway_run_file: of the model server that counts as the stack's own.
         cage: what the workers are told that they run in, though nothing cages them here.
     """
     processes: dict[str, Process] = {}
@@ -186,6 +188,7 @@ def running(
                 router_url=router.url,
                 worker_url=worker.url,
                 worker_key=WORKER_KEY,
+                gateway_run_file=str(gateway_run_file) if gateway_run_file else None,
                 upstream=upstream or {},
                 database=str(run_dir / "conversations.db"),
                 session_timeout_s=session_timeout_s,

@@ -23,6 +23,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from hermes_tui_common.auth import COMPLETIONS_KEY_PATH
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
@@ -96,6 +98,8 @@ class Upstream:
     """The server; ``script`` may be changed at any time."""
 
     script: Script = echo
+    gives_keys: bool = False
+    """Whether it gives out keys for completions, as an inference gateway does."""
     asked: list[Asked] = field(default_factory=list)
     url: str = ""
 
@@ -117,6 +121,8 @@ class Upstream:
             body=json.loads(raw) if raw else {},
         )
         self.asked.append(asked)
+        if asked.path == COMPLETIONS_KEY_PATH and self.gives_keys:
+            return JSONResponse({"api_key": f"sk-comp-of-{asked.key}", "session_id": "sess-1"})
         if not asked.path.endswith("/chat/completions"):
             return JSONResponse({"error": {"message": "unknown path"}}, status_code=404)
         reply = self.script(asked)
@@ -204,6 +210,7 @@ def running(script: Script = echo) -> Iterator[Upstream]:
 def main() -> None:
     """Answer every request at once with one short text, until standard input closes."""
     with running(lambda asked: say("Hello", " there", ".")) as upstream:
+        upstream.gives_keys = True
         print(upstream.url, flush=True)
         sys.stdin.read()
 
