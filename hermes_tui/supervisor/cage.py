@@ -37,8 +37,8 @@ _SECRET_FILES = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-",
 _SECRET_FOLDERS = ("/etc/ssh", "/etc/ssl/private", "/etc/sudoers.d", "/etc/NetworkManager")
 """Hidden, since a stack that root started could read them."""
 
-_RESOLVER = Path("/etc/resolv.conf")
-"""Often a link into /run, which is hidden."""
+_LINKS_INTO_RUN = (Path("/etc/resolv.conf"), Path("/run/current-system"))
+"""Where names are looked up, and NixOS' programs: often links into what is hidden."""
 
 _PROBE_S = 10.0
 """How long bubblewrap may take to run nothing."""
@@ -134,7 +134,7 @@ class Cage:
     def command(self) -> tuple[str, ...]:
         """Return the command that a worker is run under.
 
-        Raises: StackError: a path of the user's is not there.
+        Raises: StackError: a path of the user's is not there, or shows too much.
         """
         return (self.program, *self._options(), "--")
 
@@ -148,29 +148,40 @@ class Cage:
         homes = _homes()
         for folder in (Path("/tmp"), Path("/var/tmp"), Path("/run"), *homes):  # noqa: S108
             yield from ("--tmpfs", str(folder))
-        if _RESOLVER.is_symlink() and _RESOLVER.exists():
-            yield from _bind("--ro-bind", _RESOLVER.resolve())
+        for link in _LINKS_INTO_RUN:
+            if link.is_symlink() and link.exists():
+                yield from _bind("--ro-bind", link.resolve())
         shows_home = set().union(*map(_above, homes))
-        needed = [place for place in (*_python(), self.start_in) if place not in shows_home]
-        for path in needed:
-            if path.exists():
-                yield from _shown("--ro-bind", path)
-        for key, option, paths in (
-            ("read_paths", "--ro-bind", self.readable),
-            ("write_paths", "--bind", self.writable),
-        ):
-            for path in paths:
-                if not path.exists():
-                    raise StackError(f"services.agent.{key}: there is no {path}")
-                yield from _shown(option, path)
-        yield from ("--tmpfs", str(self.hidden))
+        for place in (*_python(), self.start_in):
+            if place.exists() and place not in shows_home:
+                yield from _shown("--ro-bind", place)
+        for path in self._given("read_paths", self.readable):
+            yield from _shown("--ro-bind", path)
+        for path in self._given("write_paths", self.writable):
+            yield from _shown("--bind", path)
         for path in self.own:
+            if path in shows_home:
+                raise StackError(
+                    f"services.agent.workdir: {path} holds your home; give it a folder of its own"
+                )
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        inside = [path for path in self.own if path.is_relative_to(self.hidden)]
+        for path in self.own:
+            if path not in inside:
+                yield from _shown("--bind", path)
+        yield from ("--tmpfs", str(self.hidden))
+        for path in inside:
             yield from _bind("--bind", path)
         if self.relay:
             self.relay.parent.mkdir(exist_ok=True, mode=0o700)
             yield from _bind("--ro-bind", self.relay.parent)
         yield from ("--chdir", str(self.start_in))
+
+    def _given(self, key: str, paths: tuple[Path, ...]) -> Iterator[Path]:
+        for path in paths:
+            if not path.exists():
+                raise StackError(f"services.agent.{key}: there is no {path}")
+            yield path
 
 
 def _system() -> Iterator[str]:

@@ -227,6 +227,16 @@ async def test_without_a_cage_every_command_asks_and_the_worker_holds_no_key_tha
         assert not [value for value in SECRETS.values() if value in seen["output"]]
         assert "PATH=" in seen["output"]
 
+        # A shell that was allowed once takes no further command unasked.
+        shell = tool("terminal", command="sh", background=True)
+        (started,) = await one.run(shell, answer="once")
+        typing = {"action": "submit", "session_id": json.loads(started)["session_id"]}
+        (typed,) = await one.run(tool("process", **typing, data="touch typed"))
+        assert "BLOCKED" in typed
+        assert one.asked.pop() == "touch typed\n"
+        assert one.asked.pop() == "sh"
+        assert not (one.workdir / "typed").exists()
+
         # All that the worker knows while a turn runs: its own key and one for completions.
         turn = asyncio.create_task(one.shell("sleep 2", answer="once"))
         await eventually(lambda: len(one.asked) == 3)

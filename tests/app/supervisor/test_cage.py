@@ -68,7 +68,8 @@ def shown(tmp_path: Path, script: str, **settings: Any) -> str:
     (run_dir / "keys.json").write_text("secret")
     config = agent(**settings)
     confinement = Confinement.of(config)
-    home, workdir = run_dir / "hermes" / "worker-0", run_dir / "work"
+    home = run_dir / "hermes" / "worker-0"
+    workdir = Path(config.workdir) if config.workdir else run_dir / "work"
     made = confinement.cage(config, run_dir, home, workdir, None)
     assert made
     command = [*made.command(), "/bin/sh", "-c", script]
@@ -94,6 +95,19 @@ def test_a_path_of_the_users_shows_neither_the_run_directory_nor_the_settings(
     assert "secret" not in seen
     assert seen.splitlines()[-1] == "written changed"
     assert (tmp_path / "run" / "work" / "new").exists()
+
+
+@needs_bubblewrap
+def test_a_directory_for_sessions_around_the_run_directory_does_not_show_it(
+    tmp_path: Path,
+) -> None:
+    seen = shown(
+        tmp_path, f"touch {tmp_path}/new; cat {tmp_path}/run/*; true", workdir=str(tmp_path)
+    )
+    assert seen == ""
+    assert (tmp_path / "new").exists()
+    with pytest.raises(StackError, match=r"services.agent.workdir: .* holds your home"):
+        shown(tmp_path, "true", workdir=str(Path.home().parent))
 
 
 @needs_bubblewrap
