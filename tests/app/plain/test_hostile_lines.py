@@ -159,7 +159,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) ->
     monkeypatch.setattr(InferenceClient, "sessions", sessions)
     monkeypatch.setattr(InferenceClient, "episodes", episodes)
     monkeypatch.setattr(InferenceClient, "episode", episode)
-    monkeypatch.setattr("hermes_tui.cli.stack._fetch_status", status)
+    monkeypatch.setattr("hermes_tui.cli.stack.fetch_status", status)
     log = tmp_path / "logs" / "worker-0.log"
     log.parent.mkdir()
     log.write_text(f"{text}\n", encoding="utf-8", errors="replace")
@@ -179,7 +179,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) ->
     [told] = json.loads(printed("session", "show", "s-1", "--json", *gateway))
     assert EpisodeRecord.model_validate(told) == episode_of(text)  # data is data
     assert_harmless(printed("status"), marks=1)
-    assert len(printed("status").splitlines()) == 7
+    assert len(printed("status").splitlines()) == 8
     assert_harmless(printed("logs", "worker-0"), marks=1)
 
 
