@@ -2,6 +2,7 @@
 
     python benchmarks/proof.py --arm NAME --seed N    runs one cell into benchmarks/results/proof/
     python benchmarks/proof.py                        gathers all, names those that are missing
+    python benchmarks/proof.py --short                gathers, and runs the ratio of a few presses
 
 A cell is one arm with one seed: a scripted person, the real engine, store, orchestrator and
 learner, from the model as it comes. Arms:
@@ -71,6 +72,8 @@ GROUP_SIZE = 4
 MAX_TOKENS = 32
 TEMPERATURE = 0.7
 BLOCK = 10
+SHORT_PRESSES = 7
+"""Just enough for the time of a step to be measured once."""
 
 ASSISTANT = (
     "How can I sleep better?",
@@ -453,11 +456,7 @@ def targets(by_arm: dict[str, list[dict[str, Any]]]) -> list[Target]:
     """Return what was aimed at, for the arms that have cells."""
     found: list[Target] = []
     for cell in by_arm["ratio"]:
-        for press, ratio in cell["ratios"].items():
-            name = f"ratio-{cell['seed']}: -0.1 over -1 at press {press}, distance from 0.1"
-            found.append(at_most(name, round(abs(ratio - 0.1), 4), 0.03))
-        name = f"ratio-{cell['seed']}: time of a step over AdamW's"
-        found.append(at_most(name, cell["step_time_ratio"], 1.4))
+        found += ratio_targets(f"ratio-{cell['seed']}", cell)
     for name in ("groups", "format"):
         if not by_arm[name]:
             continue
@@ -482,15 +481,32 @@ def targets(by_arm: dict[str, list[dict[str, Any]]]) -> list[Target]:
     return found
 
 
+def ratio_targets(label: str, cell: dict[str, Any]) -> list[Target]:
+    """Return what was aimed at with the size of a score."""
+    distances = {press: round(abs(ratio - 0.1), 4) for press, ratio in cell["ratios"].items()}
+    return [
+        *(
+            at_most(f"{label}: -0.1 over -1 at press {press}, distance from 0.1", distance, 0.03)
+            for press, distance in distances.items()
+        ),
+        at_most(f"{label}: time of a step over AdamW's", cell["step_time_ratio"], 1.4),
+        at_most(f"{label}: fall of the fixed text, nats a token", cell["fixed_drift"], 0.15),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--arm", choices=NAMES)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--presses", type=int, default=60, help="of the arm ratio")
+    parser.add_argument("--short", action="store_true", help="gather, and a ratio of few presses")
     args = parser.parse_args()
     disable_progress_bar()
     if args.arm is None:
         gather()
+        if args.short:
+            cell = run_ratio(args.seed, SHORT_PRESSES)
+            print_outcome("proof-short", cell, ratio_targets("short", cell))
         return
     commit = git("rev-parse", "HEAD").stdout.strip()
     if args.arm == "ratio":

@@ -89,6 +89,8 @@ class SessionRow:
     """The first words that were said in it; empty before them, and where they are not kept."""
     topic: str = ""
     """What it is about; empty without a trainer."""
+    sampled_by: str = ""
+    """The model that sampled it, while another one is served; empty: the one that is."""
     group_id: str = ""
     """Siblings of one task share it."""
     created_at: float = 0.0
@@ -113,6 +115,7 @@ class SessionRow:
             task_id=session.task_id,
             title=session.title or "",
             topic=session.topic,
+            sampled_by=session.sampled_by or "",
             group_id=session.group_id,
             created_at=session.created_at,
             ended=session.ended_at is not None,
@@ -421,6 +424,10 @@ class TrainerRow:
     """Scored episodes that make a step."""
     reason: str = ""
     """Why it waits, pauses or failed, as the trainer says it."""
+    problem: str = ""
+    """Why the last try to train or to serve came to nothing; empty when it did not."""
+    notices: tuple[str, ...] = ()
+    """What was damaged, lost or left behind since the trainer started, in sentences."""
     learner_lost: bool = False
     """Whether there is no learner to do a step."""
     untrained: Mapping[str, int] = field(default_factory=dict)
@@ -454,6 +461,8 @@ class TrainerRow:
             num_scored=status.num_scored,
             batch_size=status.batch_size,
             reason=status.reason or status.publish_error or "",
+            problem=status.problem or "",
+            notices=status.notices,
             learner_lost=not status.learner.reachable,
             untrained=status.untrained,
             baselines=status.baselines,

@@ -47,6 +47,7 @@ _WARNINGS = {
     "step.failed": "a step failed",
     "step.unmoved": "a step moved nothing",
     "trainer.paused": "training is held",
+    "version.failed": "the new version could not be served, the one before serves on",
 }
 
 _STEP_ENDS = ("step.finished", "step.failed", "step.unmoved")

@@ -21,7 +21,9 @@ def when_trained(state: ViewState, episode: EpisodeRow, now: float) -> str:
         episode: scored, and not claimed yet.
         now: seconds since the epoch.
     """
-    trainer = state.trainer
+    trainer, session = state.trainer, state.sessions.get(episode.session_id)
+    if session is not None and session.sampled_by:
+        return f"waits until {one_line(session.sampled_by)} is served again"
     if trainer.state == "paused":
         return "training is held"
     if trainer.learner_lost:

@@ -180,7 +180,7 @@ def trainer_text(trainer: TrainerRow) -> str:
         words.append(f"policy v{trainer.policy_version} serves")
     words.append(f"{trainer.num_scored} of {trainer.batch_size} scored")
     words += ["the learner is not there"] if trainer.learner_lost else []
-    words += [one_line(trainer.reason)] if trainer.reason else []
+    words += [one_line(text) for text in dict.fromkeys((trainer.reason, trainer.problem)) if text]
     return ", ".join(words)
 
 

@@ -65,7 +65,9 @@ def waits_for(trainer: TrainerRow, hold: str = "") -> str:
     if reason.startswith(PHRASE):
         return f"{trainer.state}: {reason}"
     counted = f"{trainer.num_scored} of {trainer.batch_size} scored"
-    return f"{counted} · the learner is not there" if trainer.learner_lost else counted
+    if trainer.learner_lost:
+        return f"{counted} · the learner is not there"
+    return f"{counted} · {one_line(trainer.problem)}" if trainer.problem else counted
 
 
 def next_step(view: ViewState, hold: str = "", at: str = "") -> list[tuple[str, Content]]:
@@ -117,7 +119,7 @@ def topics_text(view: ViewState) -> Content:
 
 def _concerns(view: ViewState) -> list[tuple[str, Content]]:
     """Return why the last scores moved nothing, and what the watch says, with each line's name."""
-    said = []
+    said = [("notice", line(text, "$text-warning")) for text in view.trainer.notices]
     if view.unmoved:
         said.append(("still", line(f"the last scores moved nothing: {view.unmoved}")))
     for step in trained_steps(view)[-1:]:

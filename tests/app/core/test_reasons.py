@@ -14,7 +14,7 @@ from hermes_tui.tui.widgets.turn_view import TurnStatus, badge
 from hermes_tui_training.api.learner import StillReason
 from hermes_tui_training.api.types import UntrainableReason
 
-OF_EPISODES = ("incomplete", "non_finite")
+OF_EPISODES = ("incomplete", "non_finite", "other_model")
 """Why an episode is dropped, beside what its completions say."""
 
 

@@ -61,3 +61,9 @@ def test_a_lone_episode_waits_for_no_siblings() -> None:
     view.put_episodes([lone])
     view.trainer = replace(view.trainer, groups=waiting(2, 48.0))
     assert when_trained(view, lone, NOW) == "trains next"
+
+
+def test_what_another_model_sampled_waits_for_that_one() -> None:
+    view, episode = group_of_three(scored=1)
+    view.sessions["s0"] = replace(view.sessions["s0"], sampled_by="one")
+    assert when_trained(view, episode, NOW) == "waits until one is served again"

@@ -30,7 +30,14 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
 
 from hermes_tui.core.actions import PANES, panes_of
-from hermes_tui.core.models import CanaryRow, EpisodeRow, SessionRow, StepRow, sampled_tokens
+from hermes_tui.core.models import (
+    CanaryRow,
+    EpisodeRow,
+    SessionRow,
+    StepRow,
+    TrainerRow,
+    sampled_tokens,
+)
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.step_words import sentence
 from hermes_tui.core.units import signed
@@ -45,7 +52,7 @@ from hermes_tui.tui.widgets.plot import TrendPlot
 from hermes_tui.tui.widgets.sessions_pane import explain_row
 from hermes_tui.tui.widgets.training_figures import FIGURES, MEANING_CELLS, WORDS, meaning
 from hermes_tui.tui.widgets.training_pane import TrainingPane
-from hermes_tui.tui.widgets.training_text import describe
+from hermes_tui.tui.widgets.training_text import describe, waits_for
 from hermes_tui_training.api.wire import CompletionRecord
 
 VAST = (200, 60)
@@ -599,3 +606,30 @@ async def test_scores_that_moved_nothing_say_why_until_a_step_moves_something(
         backend.step_rows = [make_step(1)]
         backend.emit("step.finished")
         await until(pilot, lambda: why not in str(describe(app.controller.state)))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [
+        (TrainerRow(state="waiting"), "0 of 1 scored"),
+        (TrainerRow(state="waiting", learner_lost=True), "the learner is not there"),
+        (TrainerRow(state="waiting", problem="version 3 is not served: cut"), "is not served: cut"),
+        (TrainerRow(state="paused", reason="too odd"), "held: too odd"),
+        (TrainerRow(state="training", reason="version 4 from 1 episode"), "version 4 from"),
+    ],
+)
+def test_a_step_that_waits_shows_its_reason(trainer: TrainerRow, said: str) -> None:
+    assert said in waits_for(trainer)
+
+
+async def test_a_broken_version_is_said_and_so_is_what_was_lost(tmp_path: Path) -> None:
+    app, backend = make_app(tmp_path)
+    lost = "the checkpoint of version 3 cannot be used: it is gone; version 2 serves"
+    backend.trainer_row = replace(backend.trainer_row, problem="it is cut short", notices=(lost,))
+    async with running(app, WIDE) as pilot:
+        backend.emit("version.failed", policy_version=3, reason="it is cut short")
+        why = "could not be served, the one before serves on: it is cut short"
+        await until(pilot, lambda: any(why in text for text in notices(app)))
+        said = str(describe(app.controller.state))
+        assert "0 of 1 scored · it is cut short" in said
+        assert lost in said

@@ -223,11 +223,12 @@ async def test_a_failed_publish_is_said_and_tried_again(bench: Bench) -> None:
         episode_id = bench.episode(1.0)
         await until(lambda: orchestrator.status()["publish_error"])
         status = orchestrator.status()
-        assert status["publish_error"] == "the file is cut short"
+        assert status["publish_error"] == status["problem"] == "the file is cut short"
         assert status["served_version"] == 0
         await until(lambda: bench.engine.policy_version == 1)
         assert bench.state(episode_id) == "trained"
         await until(lambda: orchestrator.status()["publish_error"] is None)
+        await until(lambda: orchestrator.status()["problem"] is None)
     assert bench.store.steps.rows()[0]["published"] is False
     assert bench.kinds().count(EventKind.PUBLISH_FAILED) == 1
 

@@ -210,6 +210,8 @@ class Session:
     """The first words that were said in it; None before them."""
     topic: str = ""
     """What it is about, see ``training.topics``; its task until something is said."""
+    sampled_by: str | None = None
+    """The model that sampled it, while another one is served; None: the one that is."""
     num_episodes: int = 0
     """How many episodes it has."""
     num_completions: int = 0

@@ -564,6 +564,8 @@ class TrainerState(WireModel):
     """Version that the engine samples with; None before it is known."""
     kept_versions: tuple[int, ...] = ()
     """Versions that can be made current again, ascending; 0 is the model it began with."""
+    problem: str | None = None
+    """Why the last try to train or to serve came to nothing; None when it did not."""
     publish_error: str | None = None
     """Why the engine does not serve the current version."""
     failed_attempts: int = 0

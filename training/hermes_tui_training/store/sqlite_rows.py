@@ -150,6 +150,7 @@ def session_from(row: sqlite3.Row) -> Session:
         last_active_at=row["last_active_at"],
         title=row["title"],
         topic=row["topic"] or row["task_id"],
+        sampled_by=row["sampled_by"],
         num_episodes=row["num_episodes"],
         num_completions=row["num_completions"],
     )

@@ -119,6 +119,7 @@ class Orchestrator:
         self._reason = ""
         self._version = 0
         self._next_version = 1
+        self._problem: str | None = None
         self._needed_bytes = RESERVE_BYTES
         self._settled = False
         self._paused_reason: str | None = None
@@ -231,6 +232,7 @@ class Orchestrator:
             "served_version": self._publisher.served,
             "kept_versions": [0, *self._publisher.kept],
             "publish_error": self._publisher.error,
+            "problem": self._problem or self._publisher.error,
             "failed_attempts": self._attempts,
             "notices": self._lineage.notices,
         }
@@ -251,7 +253,7 @@ class Orchestrator:
                 self._refuse_rollback(TrainingError(f"the trainer failed: {error}"))
                 await self._back_off(error)
             else:
-                self._failures = 0
+                self._failures, self._problem = 0, None
                 await self._sleep(delay_s)
 
     async def _turn(self) -> float | None:
@@ -294,6 +296,7 @@ class Orchestrator:
             usual = isinstance(error, LearnerGoneError)  # at every start, until it is up
             logger.log(logging.INFO if usual else logging.WARNING, "training waits: %s", error)
         self._say("waiting", str(error))
+        self._problem = str(error)
         await asyncio.sleep(_BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)])
         self._failures += 1
 
