@@ -376,7 +376,7 @@ async def test_row_10_nothing_wraps_and_no_plot_runs_under_the_scrollbar(tmp_pat
         await pilot.pause()
         pane = training(pilot)
         plots = [plot for plot in main(app).query(TrendPlot) if plot.display]
-        assert len(plots) == 3
+        assert len(plots) == 4
         right = pane.scrollable_content_region.right + pane.region.x
         assert all(plot.region.right <= right for plot in plots)
         table = main(app).query_one("#training-numbers", Static)
