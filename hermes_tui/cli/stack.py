@@ -162,7 +162,6 @@ async def _training_words(run_dir: RunDir, url: str | None) -> list[tuple[str, s
         return []
     waits = trainer.pause_reason or trainer.reason or trainer.waiting
     said = [("training", f"{trainer.state}: {waits}")]
-    said += [("notice", text) for text in trainer.notices]
     for row in map(StepRow.of, steps[-1:]):
         said.append(("last step", sentence(row)))
         said += [("watch", text) for text in row.warnings]

@@ -426,8 +426,6 @@ class TrainerRow:
     """Why it waits, pauses or failed, as the trainer says it."""
     problem: str = ""
     """Why the last try to train or to serve came to nothing; empty when it did not."""
-    notices: tuple[str, ...] = ()
-    """What was damaged, lost or left behind since the trainer started, in sentences."""
     learner_lost: bool = False
     """Whether there is no learner to do a step."""
     untrained: Mapping[str, int] = field(default_factory=dict)
@@ -462,7 +460,6 @@ class TrainerRow:
             batch_size=status.batch_size,
             reason=status.reason or status.publish_error or "",
             problem=status.problem or "",
-            notices=status.notices,
             learner_lost=not status.learner.reachable,
             untrained=status.untrained,
             baselines=status.baselines,

@@ -408,7 +408,6 @@ class Plain:
         if not state.info.training:
             raise Usage("training is off: there is nothing to show")
         self._reporter.line(f"[trainer] {lines.trainer_text(state.trainer)}")
-        self._reporter.all(f"[trainer] {one_line(text)}" for text in state.trainer.notices)
         if state.unmoved:
             self._reporter.line(f"[trainer] the last scores moved nothing: {state.unmoved}")
         for step in state.steps[-1:]:

@@ -189,7 +189,6 @@ WORDS = {
     "rolled": "an earlier version's weights serve again, under a new number",
     "lost": "found damaged or missing since the trainer started, and what took its place",
     "careful": "a model that plays for its reward says less and less, or always the same",
-    "notice": "what was damaged, lost or left behind since the trainer started",
     "still": "no version was made: these scores ask for nothing that can still be done",
     "topics": "sessions by what they are about; a running mean is kept within a topic",
     "skipped": "what was said and is never trained, counted by its reason",

@@ -119,7 +119,7 @@ def topics_text(view: ViewState) -> Content:
 
 def _concerns(view: ViewState) -> list[tuple[str, Content]]:
     """Return why the last scores moved nothing, and what the watch says, with each line's name."""
-    said = [("notice", line(text, "$text-warning")) for text in view.trainer.notices]
+    said = []
     if view.unmoved:
         said.append(("still", line(f"the last scores moved nothing: {view.unmoved}")))
     for step in trained_steps(view)[-1:]:

@@ -120,16 +120,13 @@ def test_next_step_in_words() -> None:
     ]
 
 
-def test_a_rollback_and_a_collapse_are_said() -> None:
+def test_a_rollback_and_a_warning_are_said() -> None:
     view = ViewState()
-    made = [make_step(i) for i in range(1, 9)]
-    for i, step in enumerate(made):
-        tokens = {"num_trained_tokens": 30.0 if i < 4 else 3.0}
-        made[i] = replace(step, values={**step.values, **tokens, "entropy": 2.0})
+    made = [make_step(1), replace(make_step(8), warnings=("replies shrink",))]
     view.put_steps([*made, StepRow(step=9, policy_version=9, values={"rolled_back_to": 2.0})])
     text = "\n".join(str(line) for _, line in next_step(view))
     assert "v9 serves: it is v2 again" in text
-    assert "▲ replies shrink: 30 → 3 tokens" in text
+    assert "careful ▲ replies shrink" in text
 
 
 def test_what_was_lost_is_said() -> None:
