@@ -42,6 +42,15 @@ NEXT_MESSAGE = 30
 LEARNER_NICENESS = 10
 LEARNER_TOKENS = 512
 
+FORM_TOKENS = 48
+FORM = (
+    '%llguidance {}\nstart: %json {"type": "array", "minItems": 99, "items": {"type": "object", '
+    '"properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "tags": {"type": '
+    '"array", "items": {"type": "string"}}}, "required": ["name", "age", "tags"], '
+    '"additionalProperties": false}, "x-guidance": {"whitespace_flexible": false}}'
+)
+"""A form that no reply of ``FORM_TOKENS`` tokens has come to the end of."""
+
 Rounds = list[dict[str, float]]
 
 
@@ -120,6 +129,26 @@ async def measure_rates(engine: Engine, model: Any, index: int) -> dict[str, flo
     found["engine_1"] = await engine_rate(engine, jobs_of(8, 10 * index + 2)[pair], 1)
     found["engine_4"] = await engine_rate(engine, jobs_of(8, 10 * index + 3), 4)
     found["engine_16"] = await engine_rate(engine, jobs_of(16, 10 * index + 4), 16)
+    return found
+
+
+async def measure_form(engine: Engine, stop_token_id: int, seed: int) -> dict[str, float]:
+    """Return one round's tokens per second of replies of a form, and of the same without."""
+    prompt = random_tokens(60, torch.Generator().manual_seed(seed))
+    found: dict[str, float] = {}
+    for streams in (1, 8):
+        for name, grammar in (("free", None), ("form", FORM)):
+            stops = (stop_token_id,) if grammar else ()  # a free reply must not end early
+            params = SamplingParams(max_tokens=FORM_TOKENS, stop_token_ids=stops, grammar=grammar)
+
+            async def stream(params: SamplingParams = params) -> None:
+                async for _ in engine.generate(prompt, params):
+                    pass
+
+            await stream()  # the prompt is in the cache, and the grammar's tokenizer made
+            started = time.perf_counter()
+            await asyncio.gather(*[stream() for _ in range(streams)])
+            found[f"{name}_{streams}"] = streams * FORM_TOKENS / (time.perf_counter() - started)
     return found
 
 
@@ -203,9 +232,17 @@ def ratio(rounds: Rounds, over: str, under: str) -> float:
     return round(statistics.median(r[over] / r[under] for r in rounds), 3)
 
 
-def targets_of(rates: Rounds, turns: Rounds) -> list[Target]:
+def targets_of(rates: Rounds, turns: Rounds, forms: Rounds) -> list[Target]:
     """Return the targets with the values reached."""
     return [
+        *(
+            at_least(
+                f"tokens/s of {n} streams, with a form over without",
+                ratio(forms, f"form_{n}", f"free_{n}"),
+                0.9,
+            )
+            for n in (1, 8)
+        ),
         at_least(
             "tokens/s at 1 stream, engine over generate", ratio(rates, "engine_1", "generate"), 1.0
         ),
@@ -235,10 +272,14 @@ async def run(model_name: str, num_rounds: int) -> tuple[dict[str, Any], list[Ta
     generate(model, [5] * 8, 2)
     rates: Rounds = []
     turns: Rounds = []
+    forms: Rounds = []
+    stop_token_id = int(model.config.eos_token_id)
     for index in range(num_rounds):
         rates.append(await measure_rates(engine, model, index))
         turns.append(await measure_turns(engine, model, 10 * index + 5))
-        figures = {name: round(value, 2) for name, value in {**rates[-1], **turns[-1]}.items()}
+        forms.append(await measure_form(engine, stop_token_id, 10 * index + 6))
+        measured = {**rates[-1], **turns[-1], **forms[-1]}
+        figures = {name: round(value, 2) for name, value in measured.items()}
         print(f"round {index + 1}:", figures, flush=True)
     del model
     beside = await measure_beside_learner(engine, model_dir, num_rounds)
@@ -249,8 +290,8 @@ async def run(model_name: str, num_rounds: int) -> tuple[dict[str, Any], list[Ta
         )
         for n in (1, 8)
     }
-    figures = {**medians(rates), **medians(turns), **medians(beside), **shares}
-    return figures, targets_of(rates, turns)
+    figures = {**medians(rates), **medians(turns), **medians(forms), **medians(beside), **shares}
+    return figures, targets_of(rates, turns, forms)
 
 
 def main() -> None:

@@ -97,7 +97,8 @@ def _finite(text: str) -> float:
 def validation_error(error: ValidationError) -> ApiError:
     """Return the first problem of a validation as a 400 that names its field."""
     first = error.errors(include_url=False, include_input=False)[0]
-    param = ".".join(str(part) for part in first["loc"]) or None
+    places = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    param = "".join(places).removeprefix(".") or None
     where = f"'{param}': " if param else ""
     return ApiError(400, f"{where}{first['msg']}.", param=param)
 

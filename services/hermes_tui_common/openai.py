@@ -17,6 +17,61 @@ def message_text(message: Mapping[str, Any]) -> str:
     return "".join(str(part.get("text") or "") for part in parts if isinstance(part, Mapping))
 
 
+def refuse_unknown(
+    item: Mapping[str, Any],
+    where: str,
+    known: Collection[str],
+) -> None:
+    """Refuse the fields of a part of a request that are not known.
+
+    A null and an empty list or object ask for nothing: clients send what they were answered.
+
+    Args:
+        where: the part's path, for the error.
+        known: fields that are honoured, or change nothing that is answered.
+
+    Raises: ApiError: 400 with the field's path.
+    """
+    for key, value in item.items():
+        if key not in known and value not in (None, [], {}):
+            raise _bad(f"{where}.{key}", "is not supported; leave it out")
+
+
+_MESSAGE_FIELDS = ("role", "content")
+_FIELDS_BY_ROLE = {
+    "assistant": (
+        *_MESSAGE_FIELDS,
+        "tool_calls",
+        "reasoning_content",
+        "malformed_tool_calls",
+        "parsed",
+    ),
+    "tool": (*_MESSAGE_FIELDS, "tool_call_id", "name"),  # the function's, which the call says too
+}
+_CALL_FIELDS = ("id", "type", "function", "index")
+_CALLED_FIELDS = ("name", "arguments", "parsed_arguments")
+
+
+def check_message_fields(message: Mapping[str, Any], where: str) -> None:
+    """Refuse the fields of a chat message that are not known, at every depth but its content's.
+
+    Raises: ApiError: 400 with the field's path.
+    """
+    known = _FIELDS_BY_ROLE.get(str(message.get("role")), _MESSAGE_FIELDS)
+    refuse_unknown(message, where, known)
+    calls = message.get("tool_calls")
+    for index, call in enumerate(calls if isinstance(calls, list) else ()):
+        at = f"{where}.tool_calls[{index}]"
+        if isinstance(call, Mapping):
+            refuse_unknown(call, at, _CALL_FIELDS)
+            if isinstance(function := call.get("function"), Mapping):
+                refuse_unknown(function, f"{at}.function", _CALLED_FIELDS)
+
+
+PART_FIELDS = ("type", "text", "cache_control", "annotations", "logprobs", "parsed")
+"""Fields of a text part; all but the first two are told by answers, or change nothing."""
+
+
 def content_text(
     content: object, where: str, *, kinds: Collection[str] = ("text",), separator: str = ""
 ) -> str:
@@ -43,6 +98,7 @@ def content_text(
         text = part.get("text")
         if not isinstance(text, str):
             raise _bad(f"{at}.text", "must be a text")
+        refuse_unknown(part, at, PART_FIELDS)
         texts.append(text)
     return separator.join(texts)
 

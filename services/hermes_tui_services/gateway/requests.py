@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from starlette.requests import Request
 
 from hermes_tui_common.errors import ApiError
-from hermes_tui_common.openai import content_text
+from hermes_tui_common.openai import check_message_fields, content_text, refuse_unknown
 from hermes_tui_services.api.agent import CHAT_REQUEST_KEY, UPSTREAM_KEY
 from hermes_tui_services.api.protocol import (
     SESSION_KEY_HEADERS,
@@ -25,6 +25,11 @@ _RESERVED = (CHAT_REQUEST_KEY, UPSTREAM_KEY, "inf_model", "instructions", "sampl
 """Names in a turn's metadata that the service sets itself."""
 
 _TEXT_PARTS = ("input_text", "output_text", "text")
+
+_ITEM_FIELDS = {
+    "message": ("type", "role", "content", "id", "status"),
+    "function_call_output": ("type", "call_id", "output", "id", "status"),
+}
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -122,7 +127,7 @@ class ChatBody(_OpenAIBody):
 
     def turn(self, *, once: bool) -> TurnRequest:
         """Return the turn. Raises: ApiError: 400 that names the field."""
-        rows = [_row(row, f"messages.{index}") for index, row in enumerate(self.messages)]
+        rows = [_row(row, f"messages[{index}]") for index, row in enumerate(self.messages)]
         if self.stream_options and not self.stream:
             raise ApiError(
                 400, "stream_options only goes with stream = true.", param="stream_options"
@@ -162,6 +167,7 @@ def _row(message: ChatMessage, where: str) -> ChatMessage:
         raise ApiError(
             400, f"{where}: role must be one of {', '.join(_ROLES)}.", param=f"{where}.role"
         )
+    check_message_fields(message, where)
     return {**message, "content": _text(message.get("content"), where)}
 
 
@@ -212,18 +218,21 @@ def _input_text(given: str | list[dict[str, Any]]) -> tuple[str, list[str]]:
     system: list[str] = []
     for index, item in enumerate(given):
         kind, role = item.get("type", "message"), item.get("role", "user")
+        where = f"input[{index}]"
+        if kind in _ITEM_FIELDS:
+            refuse_unknown(item, where, _ITEM_FIELDS[kind])
         if kind == "function_call_output":
             texts.append(f"[tool result] {item.get('output', '')}")
         elif kind != "message":
-            raise ApiError(400, f"input.{index}: type '{kind}' is not supported.", param="input")
+            raise ApiError(400, f"{where}: type '{kind}' is not supported.", param="input")
         elif role in ("system", "developer"):
-            system.append(_text(item.get("content"), f"input.{index}"))
+            system.append(_text(item.get("content"), where))
         elif role == "user":
-            texts.append(_text(item.get("content"), f"input.{index}"))
+            texts.append(_text(item.get("content"), where))
         else:
             raise ApiError(
                 400,
-                f"input.{index}: role '{role}' is not supported; the service keeps the history.",
+                f"{where}: role '{role}' is not supported; the service keeps the history.",
                 param="input",
             )
     return "\n".join(texts), system

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from fakes.engine import byte_tokenizer, encode
 
-from hermes_tui_training.chat_template.renderer import Chat, Prompt
+from hermes_tui_training.chat_template.prompt import Prompt
+from hermes_tui_training.chat_template.renderer import Chat
 from hermes_tui_training.chat_template.reply_parser import (
     held_length,
     parse_reply,

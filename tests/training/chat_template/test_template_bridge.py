@@ -11,7 +11,8 @@ from fakes.families import family_tokenizer
 
 from hermes_tui_training.chat_template.family_parser import FamilyParser
 from hermes_tui_training.chat_template.prefix_match import Recorded, canonical
-from hermes_tui_training.chat_template.renderer import Chat, Prompt
+from hermes_tui_training.chat_template.prompt import Prompt
+from hermes_tui_training.chat_template.renderer import Chat
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 CALLS = (
@@ -197,9 +198,9 @@ def test_what_cannot_be_proven_is_a_labelled_break(template: str, why: str) -> N
             None,
         ),
         (
-            [user("a"), {"role": "assistant", "content": "b"}],
+            [user("a"), *[{"role": "assistant", "content": "b"}] * 2],
             [],
-            "no message follows the reply",
+            "it ends within a reply that was not sampled so",
         ),
     ],
     ids=["reply", "question", "tools", "unknown turn", "nothing new"],

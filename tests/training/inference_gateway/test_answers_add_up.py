@@ -74,12 +74,13 @@ async def by_chat(gateway: Gateway, key: str, max_tokens: int, streamed: bool) -
     else:
         answer = await client.chat.completions.create(**fields)
     (choice,) = answer.choices
+    text, calls = choice.message.content, choice.message.tool_calls
+    assert (text is None) == (bool(calls) and not text), "null where there are calls alone"
     return {
-        "content": choice.message.content or "",
+        "content": text or "",
         "reasoning": (choice.message.model_extra or {}).get("reasoning_content") or "",
         "calls": [
-            (call.function.name, json.loads(call.function.arguments))
-            for call in choice.message.tool_calls or ()
+            (call.function.name, json.loads(call.function.arguments)) for call in calls or ()
         ],
         "reason": choice.finish_reason,
         "usage": (answer.usage.prompt_tokens, answer.usage.completion_tokens),

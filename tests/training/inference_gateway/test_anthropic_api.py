@@ -13,6 +13,7 @@ from fakes.engine import Script, encode, says
 from fakes.inference import Gateway
 
 MESSAGES_TOOL: Any = {"name": "look", "description": "Looks.", "input_schema": SCHEMA}
+TEXT = {"type": "text", "text": "x"}
 USER_HI = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -149,6 +150,13 @@ async def test_a_key_header_of_messages_is_none_elsewhere(
         ),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"colour": "red"}, "colour"),
+        ({"messages": [{"role": "user", "content": "x", "name": "ada"}]}, "messages[0].name"),
+        (
+            {"messages": [{"role": "user", "content": [TEXT | {"citations": {"enabled": True}}]}]},
+            "messages[0].content[0].citations",
+        ),
+        ({"system": [TEXT | {"mood": 1}]}, "system[0].mood"),
+        ({"tool_choice": {"type": "auto", "mode": "x"}}, "tool_choice.mode"),
         ({"system": "x" * 5000}, "messages"),
     ],
 )

@@ -89,7 +89,7 @@ async def test_a_stream_is_live_and_whole(gateway: Gateway) -> None:
     assert "".join(deltas(text)) == "Hello 😀 you"
     assert lines[-1] == "data: [DONE]"
     chunks = [json.loads(data) for data in sse_data(text)[:-1]]
-    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant"}
     assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"]["completion_tokens"] == len(encode("Hello 😀 you")) + 1

@@ -13,6 +13,9 @@ from fakes.inference import Gateway, running_gateway
 
 USER = [{"role": "user", "content": "hi"}]
 FUNCTION = {"type": "function", "function": {"name": "f"}}
+NAMED = {"type": "function", "function": {"name": "f"}}
+SAID = {"role": "assistant", "content": "a"}
+CALLED = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 @pytest.fixture
@@ -92,7 +95,34 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"audio": {}}, "audio"),
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
-    ({"messages": ["hi"]}, "messages.0"),
+    ({"messages": ["hi"]}, "messages[0]"),
+    ({"messages": [{"role": "user", "content": "hi", "name": "ada"}]}, "messages[0].name"),
+    (
+        {"messages": [*USER, {"role": "assistant", "content": "a", "prefix": True}]},
+        "messages[1].prefix",
+    ),
+    (
+        {"messages": [{"role": "assistant", "refusal": "no", "content": "a"}, *USER]},
+        "messages[0].refusal",
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "mood": 1}]}]},
+        "messages[0].content[0].mood",
+    ),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{**CALLED, "colour": "red"}]}]},
+        "messages[0].tool_calls[0].colour",
+    ),
+    ({"tools": [{**FUNCTION, "cache_control": {"type": "x"}}]}, "tools[0].cache_control"),
+    (
+        {"tools": [{"type": "function", "function": {"name": "f", "examples": [1]}}]},
+        "tools[0].function.examples",
+    ),
+    ({"response_format": {"type": "json_object", "a": 1}}, "response_format.a"),
+    (
+        {"tools": [FUNCTION], "tool_choice": {**NAMED, "mode": "x"}},
+        "tool_choice.mode",
+    ),
     ({"messages": [{"content": "hi"}]}, "messages[0].role"),
     ({"messages": [{"role": "god", "content": "hi"}]}, "messages[0].role"),
     ({"messages": [{"role": ["user"], "content": "hi"}]}, "messages[0].role"),

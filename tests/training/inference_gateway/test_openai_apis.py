@@ -16,6 +16,7 @@ from hermes_tui_training.chat_template.reply_parser import write_call
 
 ARGUMENTS = '{"b": 1, "a": "é"}'
 RESPONSES_TOOL: Any = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}
+TEXT_PART = {"type": "input_text", "text": "x"}
 USER_HI = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -344,6 +345,13 @@ async def test_parallel_calls_are_one_message(gateway: Gateway, session: tuple[s
             "input[0].content[0]",
         ),
         ({"input": [{"role": "critic", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"role": "user", "content": "x", "name": "ada"}]}, "input[0].name"),
+        (
+            {"input": [{"role": "user", "content": [TEXT_PART | {"mood": 1}]}]},
+            "input[0].content[0].mood",
+        ),
+        ({"tools": [RESPONSES_TOOL | {"defer_loading": True}]}, "tools[0].defer_loading"),
+        ({"text": {"format": {"type": "text", "a": 1}}}, "text.format.a"),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].arguments"),
         ({"colour": "red"}, "colour"),
         ({"input": "x" * 5000}, "input"),

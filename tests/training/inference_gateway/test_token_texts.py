@@ -15,7 +15,8 @@ from hermes_tui.core.models import EpisodeDetail, Token, sampled_tokens
 from hermes_tui.tui.widgets.token_layout import TokenLayout, trajectory
 from hermes_tui_training.api.config import ModelConfig
 from hermes_tui_training.api.wire import EpisodeRecord, SampledTokens
-from hermes_tui_training.chat_template.renderer import Chat, Prompt
+from hermes_tui_training.chat_template.prompt import Prompt
+from hermes_tui_training.chat_template.renderer import Chat
 from hermes_tui_training.models.prepare import EMBEDDED_MODEL, prepare_model
 
 HALF_A_CHARACTER = encode("a😀")[:-1]

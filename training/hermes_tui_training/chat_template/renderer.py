@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,17 @@ from hermes_tui_training.chat_template.detokenizer import TokenTexts
 from hermes_tui_training.chat_template.family_parser import FamilyParser
 from hermes_tui_training.chat_template.grammar import ReplyRules, ReplySyntax, reply_grammar
 from hermes_tui_training.chat_template.prefix_match import (
-    Canonical,
     Recorded,
-    canonical,
-    canonical_request,
     context_key,
     shared_length,
     why_broken,
 )
+from hermes_tui_training.chat_template.prompt import NO_PARENT, Prompt, PromptRequest
 from hermes_tui_training.chat_template.renderer_choice import (
     choose_renderer,
     load_model_tokenizer,
 )
-from hermes_tui_training.chat_template.reply_parser import THINK_OPEN, ReplyParser
+from hermes_tui_training.chat_template.reply_parser import THINK_CLOSE, THINK_OPEN, ReplyParser
 from hermes_tui_training.chat_template.reply_stream import ReplyStream
 from hermes_tui_training.chat_template.template_bridge import UnprovenError, turn_suffix
 from hermes_tui_training.models.prepare import EMBEDDED_MODEL
@@ -50,99 +48,6 @@ _OUR_GRAMMAR = (ChatMLRenderer, DefaultRenderer, *_QWEN3)
 
 _MAX_RENDERERS = 8
 """Cached renderers, one per template settings; each is a few hundred bytes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """A prompt for the engine, and the completion that it continues."""
-
-    token_ids: tuple[int, ...]
-    """Its tokens."""
-    prefix: dict[str, Any]
-    """``parent_completion_id`` (or None), ``shared_token_count`` (length of the common prefix with
-    the parent's prompt and sampled tokens), ``first_difference`` (None, or ``index``,
-    ``recorded_token_id``, ``token_id``, their texts, and ``why`` as a sentence)."""
-    request: Canonical = ()
-    """The request's messages in canonical form; empty for a raw prompt."""
-    context: str = ""
-    """Tools and template settings, see ``Recorded.context``."""
-    messages: Sequence[Mapping[str, Any]] = ()
-    """The messages as they were sent. Those of the parent's request are the same objects: a
-    conversation is in memory once, not once per turn."""
-    num_parent_tokens: int = 0
-    """Prompt and sampled tokens of the parent; the prompt continues it if it shares all of them."""
-    num_shared_messages: int = 0
-    """How many messages at the beginning are those of the parent's request."""
-
-    @property
-    def continues_parent(self) -> bool:
-        """True if it begins with all tokens of its parent, or has none."""
-        shared: int = self.prefix["shared_token_count"]
-        return shared == self.num_parent_tokens
-
-
-NO_PARENT: dict[str, Any] = {
-    "parent_completion_id": None,
-    "shared_token_count": 0,
-    "first_difference": None,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """A request, prepared for comparison with the recorded completions."""
-
-    messages: Sequence[Mapping[str, Any]]
-    """As they were sent."""
-    tools: list[Any] | None
-    """In OpenAI's format; None without tools."""
-    history: int
-    """Number of messages up to the last assistant message; 0 without one."""
-    canonical: Canonical
-    """All messages in canonical form."""
-    extended: Recorded | None
-    """The newest completion whose request the messages begin with, unchanged."""
-    context: str
-    """Tools and template settings."""
-
-    @property
-    def canonical_history(self) -> Canonical:
-        """The messages up to the last assistant message, in canonical form."""
-        after = len(canonical(self.messages[self.history :]))
-        return self.canonical[: len(self.canonical) - after]
-
-    def parent(self, parents: Sequence[Recorded]) -> Recorded | None:
-        """Return the newest completion that the history ends with, or None."""
-        history = self.canonical_history
-        for parent in reversed(parents):
-            if not parent.request or parent.context != self.context:
-                continue
-            if parent.conversation == history:
-                return parent
-        return None
-
-    def prompt(
-        self, token_ids: tuple[int, ...], prefix: dict[str, Any], parent: Recorded | None
-    ) -> Prompt:
-        """Return the prompt of this request."""
-        shared = self._num_shared(parent)
-        known = parent.messages[:shared] if parent is not None else ()
-        return Prompt(
-            token_ids=token_ids,
-            prefix=prefix,
-            request=self.canonical,
-            context=self.context,
-            messages=[*known, *self.messages[shared:]],
-            num_parent_tokens=len(parent.token_ids) if parent is not None else 0,
-            num_shared_messages=shared,
-        )
-
-    def _num_shared(self, parent: Recorded | None) -> int:
-        if parent is None:
-            return 0
-        if parent is self.extended:
-            return len(parent.messages)
-        return shared_length(self.messages, parent.messages)
 
 
 class Chat:
@@ -233,19 +138,16 @@ class Chat:
         Raises: ApiError: 400: the template fails on the messages or on its settings.
         """
         template = template or {}
-        canonical_messages, extended = canonical_request(messages, parents)
-        request = _Request(
-            messages=messages,
-            tools=list(tools) or None,
-            history=_after_last_assistant(messages),
-            canonical=canonical_messages,
-            extended=extended,
-            context=context_key(tools, template),
-        )
+        request = PromptRequest.of(messages, tools, template, parents)
+        is_begun = request.history == len(messages)
+        before = PromptRequest.of(messages[:-1], tools, template, parents) if is_begun else request
         with self._lock:
             renderer = self._renderer(template)
             try:
-                return self._prompt(renderer, request, parents)
+                prompt = self._prompt(renderer, before, parents)
+                if is_begun:
+                    prompt = self._within_reply(renderer, request, prompt, parents)
+                return prompt
             except ApiError:
                 raise
             except Exception as error:  # a template is a program and may raise anything
@@ -255,7 +157,9 @@ class Chat:
                     param="messages",
                 ) from error
 
-    def _prompt(self, renderer: Renderer, request: _Request, parents: Sequence[Recorded]) -> Prompt:
+    def _prompt(
+        self, renderer: Renderer, request: PromptRequest, parents: Sequence[Recorded]
+    ) -> Prompt:
         """Continue the recorded tokens; else render the conversation and record why."""
         if not request.history or not parents:
             return request.prompt(self._render(renderer, request), NO_PARENT, None)
@@ -277,14 +181,74 @@ class Chat:
         prefix = self._compared(token_ids, closest, shared, why)
         return request.prompt(token_ids, prefix, closest)
 
+    def _within_reply(
+        self,
+        renderer: Renderer,
+        request: PromptRequest,
+        before: Prompt,
+        parents: Sequence[Recorded],
+    ) -> Prompt:
+        """Return the prompt that ends with what the assistant's last message says so far.
+
+        Args:
+            before: the prompt of the messages before it.
+        """
+        message = request.messages[-1]
+        text, thought = message_text(message), message.get("reasoning_content") or ""
+        if message.get("tool_calls"):
+            why = "its calls need their results after it"
+        elif not isinstance(renderer, _OUR_GRAMMAR):
+            why = f"it cannot be continued in the chat format {self.renderer!r}"
+        else:
+            parent = request.parent(parents)
+            said = self._said(parent) if parent is not None else ()
+            if parent is not None and self.token_texts.decode(said) == text:
+                return request.prompt(
+                    parent.token_ids[: parent.num_prompt_tokens + len(said)],
+                    {
+                        **NO_PARENT,
+                        "parent_completion_id": parent.completion_id,
+                        "shared_token_count": parent.num_prompt_tokens + len(said),
+                    },
+                    parent,
+                    is_begun=True,
+                )
+            if isinstance(renderer, ChatMLRenderer):
+                thought = ""  # it writes none of earlier replies either
+            if self._ends_in_reasoning(renderer, before):
+                text = f"{thought}\n{THINK_CLOSE}\n\n{text}"
+            elif thought:
+                text = f"{THINK_OPEN}\n{thought}\n{THINK_CLOSE}\n\n{text}"
+            begun = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+            token_ids = (*before.token_ids, *begun)
+            if not parents or (before.num_parent_tokens and before.continues_parent):
+                messages = [*before.messages, message]
+                return replace(
+                    before,
+                    token_ids=token_ids,
+                    request=request.canonical,
+                    messages=messages,
+                    is_begun=True,
+                )
+            closest, shared = _closest(token_ids, parents)
+            why = "it ends within a reply that was not sampled so"
+            prefix = self._compared(token_ids, closest, shared, why)
+            return request.prompt(token_ids, prefix, closest, is_begun=True)
+        raise ApiError(400, f"The last message is the assistant's: {why}.", param="messages")
+
+    def _said(self, parent: Recorded) -> tuple[int, ...]:
+        """Return the tokens of a recorded reply, without the stop token."""
+        said = parent.token_ids[parent.num_prompt_tokens :]
+        return said[:-1] if said[-1] in self.stop_token_ids else said
+
     @staticmethod
-    def _render(renderer: Renderer, request: _Request) -> tuple[int, ...]:
+    def _render(renderer: Renderer, request: PromptRequest) -> tuple[int, ...]:
         plain: list[Any] = [_plain(message) for message in request.messages]
         rendered = renderer.render_ids(plain, tools=request.tools, add_generation_prompt=True)
         return tuple(rendered)
 
     @staticmethod
-    def _suffix(renderer: Renderer, request: _Request, parent: Recorded) -> Sequence[int]:
+    def _suffix(renderer: Renderer, request: PromptRequest, parent: Recorded) -> Sequence[int]:
         """Return the tokens after a recorded reply.
 
         Raises: UnprovenError: they cannot be determined; the text says why.
@@ -389,8 +353,8 @@ class Chat:
             renderer = self._renderer(template or {})
             reasoning_open = self._ends_in_reasoning(renderer, prompt)
         parser: ReplyParser | FamilyParser
-        if raw:
-            parser = ReplyParser(tools=False, raw=True)
+        if raw or prompt.is_begun:
+            parser = ReplyParser(tools=bool(tools), raw=True)
         elif self._uses_our_grammar:
             parser = ReplyParser(
                 tools=bool(tools),
@@ -450,14 +414,6 @@ def _closest(token_ids: Sequence[int], parents: Sequence[Recorded]) -> tuple[Rec
     most = max(shared)
     index = len(shared) - 1 - shared[::-1].index(most)
     return parents[index], most
-
-
-def _after_last_assistant(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Return the index after the last assistant message; 0 without one."""
-    for index in range(len(messages), 0, -1):
-        if messages[index - 1]["role"] == "assistant":
-            return index
-    return 0
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,8 @@ from hermes_tui_training.inference_gateway.sampling_plan import SamplingPlan
 from hermes_tui_training.store.store import ConflictError, new_id
 
 if TYPE_CHECKING:
-    from hermes_tui_training.chat_template.renderer import Chat, Prompt
+    from hermes_tui_training.chat_template.prompt import Prompt
+    from hermes_tui_training.chat_template.renderer import Chat
     from hermes_tui_training.chat_template.reply_stream import ReplyStream
 
 logger = logging.getLogger(__name__)
@@ -230,6 +231,9 @@ class CompletionRun:
         plan = self.plan
         if plan.rules is None:
             return None
+        if self.prompt.is_begun:
+            text = "A reply that has begun cannot be held to a form; end with another's message."
+            raise ApiError(400, text, param=plan.prompt_field)
         return self._services.chat.grammar(plan.rules, self.prompt, template=plan.template)
 
     def _prefix_ref(self) -> PrefixRef | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_tui_common.errors import ApiError
+from hermes_tui_common.openai import refuse_unknown
 from hermes_tui_training.chat_template.grammar import (
     ANY_OBJECT,
     NO_ARGUMENTS,
@@ -14,6 +14,10 @@ from hermes_tui_training.chat_template.grammar import (
     ReplyRules,
     Schema,
 )
+from hermes_tui_training.inference_gateway.chat_fields import bad
+
+JSON_SCHEMA_FIELDS = ("name", "description", "schema", "strict")
+"""Beside the schema; it is held to, ``strict`` or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +53,26 @@ def tool_choice(choice: Any, tools: Sequence[Mapping[str, Any]]) -> ToolChoice:
         return ToolChoice(names=frozenset() if choice == "none" else names)
     if choice in ("auto", "required"):
         if not names:
-            raise _bad("tool_choice", f"= {choice!r} needs tools")
+            raise bad("tool_choice", f"= {choice!r} needs tools")
         return ToolChoice(names=names, must_call=choice == "required")
     match choice:
-        case {"type": "function", "function": {"name": str(name)}}:
+        case {"type": "function", "function": {"name": str(name)} as function}:
+            refuse_unknown(choice, "tool_choice", ("type", "function"))
+            refuse_unknown(function, "tool_choice.function", ("name",))
             _require_known([name], names)
             return ToolChoice(names=frozenset([name]), must_call=True)
-        case {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(allowed)}}:
+        case {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": mode, "tools": list(allowed)} as inner,
+        }:
+            refuse_unknown(choice, "tool_choice", ("type", "allowed_tools"))
+            refuse_unknown(inner, "tool_choice.allowed_tools", ("mode", "tools"))
             if mode not in ("auto", "required"):
-                raise _bad("tool_choice.allowed_tools.mode", "must be 'auto' or 'required'")
+                raise bad("tool_choice.allowed_tools.mode", "must be 'auto' or 'required'")
             listed = [_allowed_name(tool, index) for index, tool in enumerate(allowed)]
             _require_known(listed, names)
             return ToolChoice(names=frozenset(listed), must_call=mode == "required")
-    raise _bad(
+    raise bad(
         "tool_choice",
         "must be 'none', 'auto', 'required', {'type': 'function', 'function': {'name': …}} or "
         "{'type': 'allowed_tools', …}",
@@ -72,13 +83,13 @@ def _allowed_name(tool: Any, index: int) -> str:
     match tool:
         case {"type": "function", "function": {"name": str(name)}}:
             return name
-    raise _bad(f"tool_choice.allowed_tools.tools[{index}]", "must name a function")
+    raise bad(f"tool_choice.allowed_tools.tools[{index}]", "must name a function")
 
 
 def _require_known(listed: Sequence[str], names: frozenset[str]) -> None:
     for name in listed:
         if name not in names:
-            raise _bad("tool_choice", f"names {name!r}, which is not among the tools")
+            raise bad("tool_choice", f"names {name!r}, which is not among the tools")
 
 
 def reply_rules(
@@ -133,19 +144,18 @@ def _content_schema(response_format: Mapping[str, Any] | None) -> Schema | None:
         case None | {"type": "text"}:
             return None
         case {"type": "json_object"}:
+            refuse_unknown(response_format, "response_format", ("type",))
             return ANY_OBJECT
-        case {"type": "json_schema", "json_schema": {"schema": Mapping() as schema}}:
+        case {"type": "json_schema", "json_schema": {"schema": Mapping() as schema} as inner}:
+            refuse_unknown(response_format, "response_format", ("type", "json_schema"))
+            refuse_unknown(inner, "response_format.json_schema", JSON_SCHEMA_FIELDS)
             return schema
         case {"type": "json_schema"}:
-            raise _bad("response_format.json_schema.schema", "must be a JSON schema")
-    raise _bad("response_format.type", "must be 'text', 'json_object' or 'json_schema'")
+            raise bad("response_format.json_schema.schema", "must be a JSON schema")
+    raise bad("response_format.type", "must be 'text', 'json_object' or 'json_schema'")
 
 
 def _arguments(function: Mapping[str, Any]) -> Schema:
     """Return the schema of a function's arguments; one without parameters takes none."""
     parameters = function.get("parameters")
     return NO_ARGUMENTS if parameters is None else parameters
-
-
-def _bad(param: str, what: str) -> ApiError:
-    return ApiError(400, f"'{param}' {what}.", param=param)

@@ -8,16 +8,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from hermes_tui_common.errors import ApiError
 from hermes_tui_training.api.protocol import ChatRequest
 from hermes_tui_training.chat_template.grammar import ReplyRules
+from hermes_tui_training.inference_gateway.chat_fields import bad, check_messages, check_tools
 from hermes_tui_training.inference_gateway.reply_rules import (
     FieldNames,
     reply_rules,
     tool_choice,
 )
 
-_ROLES = ("user", "assistant", "tool", "system", "developer")
 _MAX_STOPS = 16
 
 GREEDY_BELOW = 0.01
@@ -115,10 +114,8 @@ def chat_plan(request: ChatRequest, fields: FieldNames = CHAT_FIELDS) -> Samplin
     """
     _require_honourable(request)
     tools = request.tools or []
-    _check_tools(tools)
-    for index, message in enumerate(request.messages):
-        if not _is_plain_text(message):
-            _check_message(message, f"messages[{index}]")
+    check_tools(tools)
+    check_messages(request.messages)
     choice = tool_choice(request.tool_choice, tools)
     options = request.stream_options
     if options is not None and not request.stream:
@@ -149,22 +146,6 @@ def chat_plan(request: ChatRequest, fields: FieldNames = CHAT_FIELDS) -> Samplin
         include_usage=bool(options and options.include_usage),
         return_token_ids=bool(request.return_token_ids),
     )
-
-
-def bad(param: str, what: str) -> ApiError:
-    """Return the refusal of a field: a 400 that names it."""
-    return ApiError(400, f"'{param}' {what}.", param=param)
-
-
-def text_of(item: Mapping[str, Any], key: str, where: str) -> str:
-    """Return a field of a part of the request that must be a text; ``where`` names the part.
-
-    Raises: ApiError: 400.
-    """
-    value = item.get(key)
-    if not isinstance(value, str):
-        raise bad(f"{where}.{key}", "must be a text")
-    return value
 
 
 def require_neutral(body: BaseModel, fields: Neutral) -> None:
@@ -217,63 +198,3 @@ def _stops(stop: Any) -> tuple[str, ...]:
     if len(stops) > _MAX_STOPS:
         raise bad("stop", f"may hold up to {_MAX_STOPS} texts")
     return tuple(stops)
-
-
-def _check_tools(tools: list[dict[str, Any]]) -> None:
-    for index, tool in enumerate(tools):
-        function = tool.get("function")
-        where = f"tools[{index}]"
-        if tool.get("type") != "function" or not isinstance(function, Mapping):
-            raise bad(where, "must be {'type': 'function', 'function': {…}}")
-        if not isinstance(function.get("name"), str) or not function["name"]:
-            raise bad(f"{where}.function.name", "must be a text")
-        if not isinstance(function.get("parameters", {}), Mapping | None):
-            raise bad(f"{where}.function.parameters", "must be an object")
-
-
-def _is_plain_text(message: Mapping[str, Any]) -> bool:
-    """Whether a message is a role and a text, as most of a long history are."""
-    if len(message) != 2 or message.get("role") not in _ROLES:
-        return False
-    return isinstance(message.get("content"), str)
-
-
-def _check_message(message: Mapping[str, Any], where: str) -> None:
-    role = message.get("role")
-    if role not in _ROLES:
-        raise bad(f"{where}.role", f"must be one of {', '.join(_ROLES)}")
-    calls = message.get("tool_calls")
-    _check_content(message.get("content"), f"{where}.content", required=not calls)
-    if calls is not None:
-        _check_calls(calls, f"{where}.tool_calls", role)
-    for key in ("name", "tool_call_id", "reasoning_content"):
-        if not isinstance(message.get(key), str | None):
-            raise bad(f"{where}.{key}", "must be a text")
-
-
-def _check_content(content: Any, where: str, *, required: bool) -> None:
-    if content is None and not required:
-        return
-    if isinstance(content, str):
-        return
-    if not isinstance(content, list):
-        raise bad(where, "must be a text or a list of text parts")
-    for index, part in enumerate(content):
-        if not isinstance(part, Mapping) or part.get("type") != "text":
-            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise bad(f"{where}[{index}]", f"is {kind!r}; only text parts are supported")
-        if not isinstance(part.get("text"), str):
-            raise bad(f"{where}[{index}].text", "must be a text")
-
-
-def _check_calls(calls: Any, where: str, role: str) -> None:
-    if role != "assistant":
-        raise bad(where, "belongs to assistant messages")
-    if not isinstance(calls, list):
-        raise bad(where, "must be a list")
-    for index, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise bad(f"{where}[{index}]", "must have a function with a name")
-        if not isinstance(function.get("arguments"), str | Mapping):
-            raise bad(f"{where}[{index}].function.arguments", "must be a JSON text")

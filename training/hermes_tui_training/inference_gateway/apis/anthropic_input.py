@@ -9,16 +9,15 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from hermes_tui_common.openai import content_text
+from hermes_tui_common.openai import content_text, refuse_unknown
 from hermes_tui_training.api.protocol import Body, ChatRequest
+from hermes_tui_training.inference_gateway.chat_fields import bad, text_of
 from hermes_tui_training.inference_gateway.reply_rules import FieldNames
 from hermes_tui_training.inference_gateway.sampling_plan import (
     Neutral,
     SamplingPlan,
-    bad,
     chat_plan,
     require_neutral,
-    text_of,
 )
 
 _NEUTRAL: Neutral = {
@@ -31,6 +30,14 @@ _NEUTRAL: Neutral = {
 
 
 _FIELDS = FieldNames(schema="output_config.format.schema", parameters="tools[{index}].input_schema")
+
+
+_BLOCK_FIELDS = {
+    "text": ("type", "text", "cache_control", "parsed_output"),
+    "thinking": ("type", "thinking", "signature"),
+    "tool_use": ("type", "id", "name", "input", "cache_control"),
+    "tool_result": ("type", "tool_use_id", "content", "is_error", "cache_control"),
+}
 
 
 class OutputConfig(Body):
@@ -110,6 +117,8 @@ def messages_plan(body: MessagesRequest) -> SamplingPlan:
 
 def _choice(choice: Mapping[str, Any] | None) -> Any:
     """Return chat's ``tool_choice``; auto is what it does by itself."""
+    if choice is not None:
+        refuse_unknown(choice, "tool_choice", ("type", "name", "disable_parallel_tool_use"))
     match choice:
         case None | {"type": "auto"}:
             return None
@@ -132,10 +141,12 @@ def _parallel(choice: Mapping[str, Any] | None) -> bool | None:
 
 def _format(config: OutputConfig | None) -> dict[str, Any] | None:
     """Return chat's ``response_format``."""
-    match config and config.format:
+    form = config.format if config else None
+    match form:
         case None:
             return None
         case {"type": "json_schema", "schema": dict(schema)}:
+            refuse_unknown(form, "output_config.format", ("type", "schema"))
             return {"type": "json_schema", "json_schema": {"schema": schema}}
     raise bad("output_config.format", "must be {'type': 'json_schema', 'schema': {…}}")
 
@@ -144,10 +155,8 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return a tool in chat's shape. Anthropic's own tools, which have a type, are refused."""
     if tool.get("type") not in (None, "custom"):
         raise bad(f"{where}.type", f"= {tool['type']!r} is not supported; only custom tools are")
-    known = {"type", "name", "description", "input_schema", "cache_control", "strict"}
-    for key in tool:
-        if key not in known:
-            raise bad(f"{where}.{key}", "is not supported; leave it out")
+    known = ("type", "name", "description", "input_schema", "cache_control", "strict")
+    refuse_unknown(tool, where, known)
     function = {"name": tool.get("name"), "description": tool.get("description")}
     function |= {"parameters": tool.get("input_schema"), "strict": tool.get("strict")}
     return {
@@ -165,9 +174,13 @@ def _converted(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         content = [{"type": "text", "text": content}]
     if not isinstance(content, list):
         raise bad(f"{where}.content", "must be a text or a list of blocks")
+    refuse_unknown(message, where, ("role", "content"))
     for index, block in enumerate(content):
+        at = f"{where}.content[{index}]"
         if not isinstance(block, Mapping):
-            raise bad(f"{where}.content[{index}]", "must be an object")
+            raise bad(at, "must be an object")
+        if (kind := block.get("type")) in _BLOCK_FIELDS:
+            refuse_unknown(block, at, _BLOCK_FIELDS[kind])
     if role == "assistant":
         return [_assistant(content, f"{where}.content")]
     return _others(role, content, f"{where}.content")

@@ -63,7 +63,8 @@ class ChatFormat(ResponseFormat):
 
     def start_events(self) -> Iterable[bytes]:
         """Yield the chunk that names the role."""
-        chunk = self._chunk({"role": "assistant", "content": ""}, None)
+        # Whether there is content is not known yet: a message of calls alone has null.
+        chunk = self._chunk({"role": "assistant"}, None)
         if self.plan.return_token_ids and not self.run.choice:
             chunk["prompt_token_ids"] = list(self.run.prompt.token_ids)
         yield sse(chunk)
@@ -82,8 +83,13 @@ class ChatFormat(ResponseFormat):
 
     def end_events(self, result: CompletionResult) -> Iterable[bytes]:
         """Yield the rest of the message, and the finish."""
-        if result.message_delta:
-            yield sse(self._chunk(result.message_delta, None))
+        delta = dict(result.message_delta)
+        if result.message["content"] == "":  # no delta had any, and it is not null
+            delta["content"] = ""
+        if malformed := result.message.get("malformed_tool_calls"):
+            delta["malformed_tool_calls"] = malformed
+        if delta:
+            yield sse(self._chunk(delta, None))
         yield sse(self._chunk({}, result.finish_reason))
 
     def close_events(self, num_sampled_tokens: int) -> Iterable[bytes]:

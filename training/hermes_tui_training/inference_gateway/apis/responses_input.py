@@ -8,16 +8,15 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from hermes_tui_common.openai import content_text
+from hermes_tui_common.openai import content_text, refuse_unknown
 from hermes_tui_training.api.protocol import Body, ChatRequest
-from hermes_tui_training.inference_gateway.reply_rules import FieldNames
+from hermes_tui_training.inference_gateway.chat_fields import bad, text_of
+from hermes_tui_training.inference_gateway.reply_rules import JSON_SCHEMA_FIELDS, FieldNames
 from hermes_tui_training.inference_gateway.sampling_plan import (
     Neutral,
     SamplingPlan,
-    bad,
     chat_plan,
     require_neutral,
-    text_of,
 )
 
 _NEUTRAL: Neutral = {
@@ -36,6 +35,19 @@ _FIELDS = FieldNames(schema="text.format.schema", parameters="tools[{index}].par
 
 LOGPROBS = "message.output_text.logprobs"
 """What ``include`` may name."""
+
+_TOOL_FIELDS = ("type", "name", "description", "parameters", "strict")
+_ITEM_FIELDS = {
+    "message": ("type", "role", "content", "id", "status"),
+    "function_call": (
+        *("type", "call_id", "name", "arguments", "id", "status"),
+        "parsed_arguments",
+    ),
+    "function_call_output": ("type", "call_id", "output", "id", "status"),
+    "reasoning": ("type", "content", "summary", "id", "status"),
+}
+"""Fields of each type of item; what answers tell of one beside that, such as its id, changes
+nothing."""
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _ROLES = ("user", "assistant", "system", "developer")
@@ -134,6 +146,7 @@ def _choice(choice: Any) -> Any:
         case "auto":
             return None
         case {"type": "function", "name": name}:
+            refuse_unknown(choice, "tool_choice", ("type", "name"))
             return {"type": "function", "function": {"name": name}}
         case {"type": "allowed_tools", "mode": mode, "tools": list(tools)}:
             allowed = {"mode": mode, "tools": [_choice(tool) for tool in tools]}
@@ -145,6 +158,7 @@ def _format(text: ResponsesText | None) -> dict[str, Any] | None:
     """Return chat's ``response_format``, which has the schema under a key of its own."""
     if text is None or text.format is None:
         return None
+    refuse_unknown(text.format, "text.format", ("type", *JSON_SCHEMA_FIELDS))
     match text.format:
         case {"type": "json_schema", "schema": dict(schema)}:
             return {"type": "json_schema", "json_schema": {"schema": schema}}
@@ -159,6 +173,7 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return a tool in chat's shape: its function under a key of its own."""
     if tool.get("type") != "function":
         raise bad(f"{where}.type", f"= {tool.get('type')!r} is not supported; only functions are")
+    refuse_unknown(tool, where, _TOOL_FIELDS)
     return {
         "type": "function",
         "function": {
@@ -182,6 +197,8 @@ def _messages(body: ResponsesRequest) -> list[dict[str, Any]]:
 
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
     kind = item.get("type", "message")
+    if kind in _ITEM_FIELDS:
+        refuse_unknown(item, where, _ITEM_FIELDS[kind])
     if kind == "message" and item.get("role") != "assistant":
         if item.get("role") not in _ROLES:
             raise bad(f"{where}.role", f"must be one of {', '.join(_ROLES)}")

@@ -18,12 +18,12 @@ from hermes_tui_common.http import read_body, sse
 from hermes_tui_training.api.protocol import ChatRequest, SamplingRequest
 from hermes_tui_training.inference_gateway.apis.base import ResponseFormat
 from hermes_tui_training.inference_gateway.apis.chat import DONE, joined_choices, openai_usage
+from hermes_tui_training.inference_gateway.chat_fields import bad
 from hermes_tui_training.inference_gateway.completion_run import CompletionDelta, CompletionResult
 from hermes_tui_training.inference_gateway.context import require_session
 from hermes_tui_training.inference_gateway.sampling_plan import (
     Neutral,
     SamplingPlan,
-    bad,
     chat_plan,
     require_neutral,
 )
