@@ -7,11 +7,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 STAMP := $(VENV)/.installed
+CLIENTS := .venv-clients
 
 # Two torch processes on a small machine thrash each other while OpenMP threads spin.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: setup run test check bench faults clean
+.PHONY: setup run test clients check bench faults clean
 
 $(STAMP): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
@@ -31,8 +32,18 @@ setup: $(STAMP)
 run: setup
 	@$(BIN)/hermes-tui
 
-test: setup
+test: setup clients
 	@$(BIN)/python -m pytest
+
+# The newest clients, beside ours: what they need must not meet what the agent pins.
+clients: $(CLIENTS)/.installed
+
+$(CLIENTS)/.installed: tests/clients/requirements.txt Makefile
+	@echo "installing the newest clients into $(CLIENTS)"
+	@$(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	@$(CLIENTS)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps 'instructor>=1.17'
+	@touch $@
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -49,4 +60,4 @@ faults: setup
 	@$(BIN)/python tests/faults/matrix/fault_results.py
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(CLIENTS) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

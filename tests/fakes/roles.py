@@ -35,6 +35,9 @@ ADMIN_KEY = "admin-key-of-the-tests"
 WORKER_KEY = "worker-key-of-the-tests"
 HEADERS = {"Authorization": f"Bearer {ADMIN_KEY}"}
 
+USAGE = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+"""What every turn of the scripted agent costs."""
+
 
 async def eventually(condition: Callable[[], Any], within_s: float = 5.0) -> Any:
     """Return the condition's value, awaited if need be, once it is true; fail after a deadline."""
@@ -95,7 +98,7 @@ class ScriptedAgent:
             else:
                 await emitter.emit_delta(f" {word}" if text else word)
                 text.append(word)
-        return AgentResponse(summary=" ".join(text), metadata={"usage": {"total_tokens": 3}})
+        return AgentResponse(summary=" ".join(text), metadata={"usage": dict(USAGE)})
 
     async def _wait(self, session_key: str, gate: str) -> None:
         event = self.gates.setdefault(gate, asyncio.Event())

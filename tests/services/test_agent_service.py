@@ -12,13 +12,13 @@ from urllib.parse import quote
 import httpx
 import openai
 import pytest
-from fakes.roles import ADMIN_KEY, HEADERS, Chain, chain, eventually
+from fakes.roles import ADMIN_KEY, HEADERS, USAGE, Chain, chain, eventually
 from openai.lib.streaming.responses import AsyncResponseStream
 from openai.types.responses import ResponseStreamEvent
 
 from hermes_tui_services.api.agent import AgentRequest
 from hermes_tui_services.api.config import UpstreamConfig
-from hermes_tui_services.api.events import TextArrived, TurnEvent
+from hermes_tui_services.api.events import TextArrived, TurnCompleted, TurnEvent
 from hermes_tui_services.api.protocol import (
     INTERRUPTED,
     PROXY_UNAVAILABLE,
@@ -28,6 +28,7 @@ from hermes_tui_services.api.protocol import (
 from hermes_tui_services.data_proxy.sessions import Sessions
 from hermes_tui_services.data_proxy.store import ConversationStore
 from hermes_tui_services.data_proxy.turns import Turn
+from hermes_tui_services.gateway.responses import ChatBuilder
 
 KEY = "agent:m:u"
 
@@ -52,7 +53,7 @@ async def test_a_turn_as_json_has_the_shape_of_areal(one: Chain) -> None:
     assert body["model"] == "m"
     assert body["id"].startswith("resp-")
     assert body["metadata"]["run_id"].startswith("run-")
-    assert body["usage"] == {"total_tokens": 3}
+    assert body["usage"] == USAGE
     message, call = body["output"]
     assert (message["type"], message["role"]) == ("message", "assistant")
     (part,) = message["content"]
@@ -518,6 +519,16 @@ async def test_null_asks_for_the_default(one: Chain) -> None:
     unknown = {"messages": said, "colour": None}
     refused = await one.client.post("/v1/chat/completions", json=unknown)
     assert refused.json()["error"]["param"] == "colour"
+
+
+@pytest.mark.parametrize(("usage", "total"), [(USAGE, 3), ({"total_tokens": 3}, None), ({}, None)])
+def test_a_usage_of_which_a_part_is_unknown_is_null(
+    usage: dict[str, int], total: int | None
+) -> None:
+    builder = ChatBuilder(model="m")
+    list(builder.add(TurnCompleted(text="hi", metadata={"usage": usage})))
+    told = builder.completion()["usage"]
+    assert (told and told["total_tokens"]) == total
 
 
 async def test_chat_streams_chunks(one: Chain) -> None:

@@ -169,12 +169,12 @@ class ChatBuilder:
         return {**self._base("chat.completion"), "choices": [choice]} | self._usage()
 
     def _usage(self) -> dict[str, Any]:
-        """Return the usage; null is unknown."""
+        """Return the usage; null when a part of it is unknown: clients take no null inside it."""
         usage = self.completed.usage
         names = ("input_tokens", "output_tokens", "total_tokens")
         read, sampled, total = (usage.get(name) for name in names)
         counts = {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": total}
-        return {"usage": counts if usage else None}
+        return {"usage": None if None in counts.values() else counts}
 
     def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}

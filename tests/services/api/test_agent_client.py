@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fakes.roles import ADMIN_KEY, Chain, chain, eventually
+from fakes.roles import ADMIN_KEY, USAGE, Chain, chain, eventually
 
 from hermes_tui_common.errors import RefusedError, ServiceError
 from hermes_tui_services.api.client import AgentClient
@@ -59,7 +59,7 @@ async def test_a_turn_is_a_row_of_events(one: Chain, client: AgentClient) -> Non
     assert returned == ToolReturned(call_id=called.call_id, name="look", output="done")
     assert more == TextArrived(text=" ok")
     assert isinstance(completed, TurnCompleted)
-    assert (completed.text, completed.usage) == ("see ok", {"total_tokens": 3})
+    assert (completed.text, completed.usage) == ("see ok", USAGE)
     assert one.agent.seen[0].session_key == KEY
     messages = (await client.history(KEY)).messages
     assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant"]

@@ -68,6 +68,23 @@ class CompletionDelta:
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...]
     """Their alternatives; empty when the client asked for none."""
 
+    def joined(self, following: CompletionDelta) -> CompletionDelta | None:
+        """Return this delta and the one after it as one, or None when they are better sent apart.
+
+        Only texts of one kind are joined: clients add up the parts of a call by their chunks.
+        """
+        names = {*self.message_delta, *following.message_delta}
+        if len(names) > 1 or not names <= {"content", "reasoning_content"}:
+            return None
+        deltas = (self.message_delta, following.message_delta)
+        texts = {name: "".join(delta.get(name, "") for delta in deltas) for name in names}
+        return CompletionDelta(
+            message_delta=texts,
+            token_ids=self.token_ids + following.token_ids,
+            logprobs=self.logprobs + following.logprobs,
+            top_logprobs=self.top_logprobs + following.top_logprobs,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionResult:
