@@ -12,7 +12,7 @@ CLIENTS := .venv-clients
 # Two torch processes on a small machine thrash each other while OpenMP threads spin.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: setup run test clients check bench faults clean
+.PHONY: setup run test test-vllm clients check bench faults clean
 
 $(STAMP): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
@@ -44,6 +44,12 @@ $(CLIENTS)/.installed: tests/clients/requirements.txt Makefile
 	@$(CLIENTS)/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	@$(CLIENTS)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps 'instructor>=1.17'
 	@touch $@
+
+# On a CPU: installs vLLM (4 GB), and starts one twice; minutes.
+test-vllm: setup
+	@$(BIN)/hermes-tui engine install vllm
+	@HERMES_TUI_TEST_VLLM_PYTHON="$$($(BIN)/hermes-tui engine python)" \
+		$(BIN)/python -m pytest -m vllm
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -34,6 +34,7 @@ class _LateGroup(OverridesGroup):
         "export": "export:export",
         "train": "train:train",
         "agent": "agent:agent",
+        "engine": "engine:engine",
         "inf": "inf:inf",
         "config": "config:config",
         "doctor": "doctor:doctor",

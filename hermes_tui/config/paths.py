@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_tui.config.settings import Config
 from hermes_tui_common.errors import ConfigError
+
+_MAX_SOCKET_PATH_BYTES = 100
+"""Less than Linux' 107 and macOS' 103."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,19 @@ class RunDir:
     def serve_output(self) -> Path:
         """What a supervisor that the screen started in the background writes."""
         return self.logs / "serve.out"
+
+    @property
+    def vllm_socket(self) -> Path:
+        """Unix socket of the vLLM server.
+
+        Linux takes paths of 107 bytes; a longer one lies in a private folder of the temporary
+        directory.
+        """
+        path = self.run / "vllm.sock"
+        if len(os.fsencode(path)) <= _MAX_SOCKET_PATH_BYTES:
+            return path
+        name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"hermes-tui-{os.getuid()}-{name}" / path.name
 
     def run_file(self, name: str) -> Path:
         """Return the run file of a process."""

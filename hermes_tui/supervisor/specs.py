@@ -11,18 +11,20 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from hermes_tui.config.engine_choice import choose_engine, has_cuda, vllm_python
 from hermes_tui.config.paths import RunDir
 from hermes_tui.config.secrets import Keys
 from hermes_tui.config.settings import Config
 from hermes_tui.supervisor.cage import INHERITED, Cage, Confinement
 from hermes_tui_common.serving import RoleConfig, ServeConfig
 from hermes_tui_services.api.config import DataProxyRole, GatewayRole, RouterRole, WorkerRole
-from hermes_tui_training.api.config import LearnerRole, TrainerRole
+from hermes_tui_training.api.config import LearnerRole, TrainerRole, VllmAddress, VllmRole
 
 AGENT_GATEWAY = "agent-gateway"
 ROUTER = "router"
 TRAINER = "trainer"
 LEARNER = "learner"
+VLLM = "vllm"
 WORKER = "worker"
 DATA_PROXY = "data-proxy"
 """Roles that are run many times; a process's name is the role's and a number from 0."""
@@ -78,8 +80,7 @@ class StackPlan:
     def specs(self) -> tuple[ProcessSpec, ...]:
         """Return every process, in the order in which they are shown."""
         services = self._services() if self.config.services.enabled else ()
-        training = (self._trainer(), self._learner()) if self.config.training.enabled else ()
-        return (*services, *training)
+        return (*services, *self._training()) if self.config.training.enabled else services
 
     def pair(self, index: int) -> tuple[ProcessSpec, ProcessSpec]:
         """Return the worker and the data proxy of one pair, counted from 0."""
@@ -167,7 +168,36 @@ class StackPlan:
             after=(ROUTER, worker),
         )
 
-    def _trainer(self) -> ProcessSpec:
+    def _training(self) -> tuple[ProcessSpec, ...]:
+        if choose_engine(self.config) == "torch":
+            return (self._trainer(None), self._learner())
+        engine = self.config.training.engine
+        if engine.base_url:
+            address = VllmAddress(url=engine.base_url, api_key=engine.api_key)
+            return (self._trainer(address), self._learner())
+        address = VllmAddress(socket=self.run_dir.vllm_socket)
+        return (self._vllm(), self._trainer(address, after=(VLLM,)), self._learner())
+
+    def _vllm(self) -> ProcessSpec:
+        python = vllm_python(self.config)
+        assert python is not None  # else it would not have been chosen
+        model = self.config.model
+        if model.dtype == "auto":  # vLLM's own choice differs from the learner's
+            model = model.model_copy(update={"dtype": "bfloat16" if has_cuda() else "float32"})
+        return ProcessSpec(
+            name=VLLM,
+            role=VLLM,
+            command=("-m", "hermes_tui_training.vllm_server"),
+            resolve=lambda serve, _: VllmRole(
+                serve=serve,
+                model=model,
+                training=self.config.training,
+                python=python,
+                socket=self.run_dir.vllm_socket,
+            ),
+        )
+
+    def _trainer(self, vllm: VllmAddress | None, after: tuple[str, ...] = ()) -> ProcessSpec:
         gateway = self.config.training.gateway
         return ProcessSpec(
             name=TRAINER,
@@ -181,7 +211,9 @@ class StackPlan:
                 database=self.run_dir.trajectories,
                 checkpoints=self.run_dir.checkpoints,
                 learner_run_file=self.run_dir.run_file(LEARNER),
+                vllm=vllm,
             ),
+            after=after,
             host=gateway.host,
             port=gateway.port,
             port_key="training.gateway.port",

@@ -23,7 +23,7 @@ from hermes_tui.tui.widgets.prompt import Prompt
 TICK_S = 1.0
 """Seconds between updates of the seconds shown."""
 
-ROLES = ("model", "router", "worker", "data-proxy", "agent-gateway", "trainer", "learner")
+ROLES = ("model", "router", "worker", "data-proxy", "agent-gateway", "vllm", "trainer", "learner")
 """Roles in the order of their start: a process comes after those that it waits for."""
 
 BAR_CELLS = 24

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BaseModel,
+    ConfigDict,
     Field,
     SecretStr,
     StringConstraints,
@@ -55,8 +57,17 @@ class InferenceGatewayConfig(Section):
 class EngineConfig(Section):
     """``[training.engine]``: what samples the tokens."""
 
-    kind: Literal["auto", "torch"] = "auto"
-    """Which engine; "auto" is torch."""
+    kind: Literal["auto", "torch", "vllm"] = "auto"
+    """Which engine; "auto" is vllm where there are a CUDA device and an installed vLLM, else
+    torch."""
+    python: str = ""
+    """Interpreter that has vLLM; empty is the one that `hermes-tui engine install vllm` made."""
+    vllm_args: tuple[str, ...] = ()
+    """More arguments of the vLLM server, such as ["--tensor-parallel-size", "2"]."""
+    base_url: str = ""
+    """Address of a vLLM server that runs already, instead of starting one."""
+    api_key: Secret = SecretStr("")
+    """Its key."""
     max_num_seqs: int = Field(16, ge=1)
     """Requests decoded together; more wait their turn."""
     max_model_len: int = Field(0, ge=0)
@@ -345,6 +356,32 @@ def settings_without_effect(training: TrainingConfig) -> list[str]:
     return [f"training.optimizer.{name}" for name in changed]
 
 
+class VllmAddress(BaseModel):
+    """Where a vLLM server answers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    url: str = "http://vllm"
+    """Its address; only a name with a socket."""
+    socket: Path | None = None
+    """Unix socket that it listens on, readable by its owner only."""
+    api_key: Secret = SecretStr("")
+    """Its key; empty for none."""
+
+
+class VllmRole(RoleConfig):
+    """What the process that keeps a vLLM server is started with."""
+
+    model: ModelConfig
+    """What to serve."""
+    training: TrainingConfig
+    """Its ``engine`` and ``lora`` sections say how."""
+    python: Path
+    """Interpreter that has vLLM."""
+    socket: Path
+    """Unix socket that the server listens on."""
+
+
 class TrainerRole(RoleConfig):
     """What the trainer (inference gateway, store, engine, orchestrator) is started with."""
 
@@ -360,6 +397,8 @@ class TrainerRole(RoleConfig):
     """Directory of the ``policy_version_<N>`` directories."""
     learner_run_file: Path
     """Run file of the learner; read anew whenever the learner is called, since it may restart."""
+    vllm: VllmAddress | None = None
+    """The vLLM server that samples; None samples in this process, with torch."""
 
 
 class LearnerRole(RoleConfig):

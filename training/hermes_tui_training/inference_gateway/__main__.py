@@ -67,8 +67,10 @@ async def _started(config: TrainerRole) -> AsyncIterator[Starlette]:
 
         report_stage(config.serve, "loading the tokenizer")
         chat = await asyncio.to_thread(Chat.load, model_dir, config.model)
-        report_stage(config.serve, "loading weights")
-        engine = await asyncio.to_thread(create_engine, config.training, config.model, model_dir)
+        report_stage(config.serve, "asking vLLM" if config.vllm else "loading weights")
+        engine = await asyncio.to_thread(
+            create_engine, config.training, config.model, model_dir, config.vllm
+        )
         stack.push_async_callback(engine.stop)
         await engine.start()
         orchestrator = Orchestrator(store=store, engine=engine, config=config)
