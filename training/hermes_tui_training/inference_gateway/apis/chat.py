@@ -14,7 +14,7 @@ from hermes_tui_training.api.protocol import ChatRequest
 from hermes_tui_training.inference_gateway.apis.base import ResponseFormat
 from hermes_tui_training.inference_gateway.completion_run import CompletionDelta, CompletionResult
 from hermes_tui_training.inference_gateway.context import require_session, services_of
-from hermes_tui_training.inference_gateway.external_models import answer_external
+from hermes_tui_training.inference_gateway.external_completion import answer_external
 from hermes_tui_training.inference_gateway.sampling_plan import chat_plan
 from hermes_tui_training.inference_gateway.streaming import begin
 
