@@ -117,9 +117,7 @@ def status(invocation: Invocation, as_json: bool) -> None:
         click.echo(stack.model_dump_json(indent=2))
     else:
         print_status(stack, run_async(find_problems(stack)))
-        for label, text in run_async(
-            _training_words(invocation.run_dir(), stack.inference_gateway)
-        ):
+        for label, text in run_async(training_words(invocation.run_dir(), stack.inference_gateway)):
             click.echo(f"{label:<18} {text}")
     raise SystemExit(0 if all(row.state == "ready" for row in stack.processes) else 1)
 
@@ -139,7 +137,7 @@ async def find_problems(stack: StackStatus) -> dict[str, str]:
     return {name: health.problem for name, health in (await read_health(stack)).items()}
 
 
-async def _training_words(run_dir: RunDir, url: str | None) -> list[tuple[str, str]]:
+async def training_words(run_dir: RunDir, url: str | None) -> list[tuple[str, str]]:
     """Return what the trainer does, what its last step did, and what the watch says, each named.
 
     Nothing without a trainer, or while it does not answer: its process's row says so.

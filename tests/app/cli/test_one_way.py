@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from fakes.inference import ADMIN_KEY, Gateway, running_gateway
 
 from hermes_tui.cli.connect import Gateway as Found
 from hermes_tui.cli.main import cli, main
+from hermes_tui.cli.stack import training_words
+from hermes_tui.config.paths import RunDir
 from hermes_tui.core.units import size
 
 
@@ -122,3 +125,20 @@ def test_row_24_check_lists_every_mistake(
 )
 def test_row_24_sizes_have_one_unit(num_bytes: float, text: str) -> None:
     assert size(num_bytes) == text
+
+
+async def test_status_says_what_the_trainer_does_and_how_far_the_last_score_moved(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    run_dir = RunDir(tmp_path)
+    keys = {"agent_admin_key": "a", "inference_admin_key": ADMIN_KEY, "control_key": "c"}
+    run_dir.keys.write_text(json.dumps(keys))
+    row = {"step": 1, "policy_version": 1, "episode_ids": [], "moved_nats": 0.5, "num_praised": 1}
+    gateway.store.steps.commit({**row, "warnings": {"length": "replies shrink"}}, [], {})
+    words = await training_words(run_dir, gateway.url)
+    assert words[0][0] == "training"
+    assert words[1:] == [
+        ("last step", "v1 says these more readily: +0.50 a token"),
+        ("watch", "replies shrink"),
+    ]
+    assert await training_words(run_dir, "http://127.0.0.1:9") == [], "its process says so"
