@@ -48,6 +48,7 @@ from hermes_tui_services.api.events import (  # noqa: E402
     ToolReturned,
     TurnEvent,
 )
+from hermes_tui_services.data_proxy.store import ConversationStore, TurnRow  # noqa: E402
 
 SIZE = (120, 40)
 TOKENS_PER_S = 1_000
@@ -65,6 +66,7 @@ WORDS = (
 NUM_TURNS = 1_200
 NUM_TOKENS = 50_000
 NUM_TOOL_LINES = 35_000
+NUM_SEARCHED = 10_000
 KEYS = "the quick brown fox jumps"
 DEADLINE_S = 60.0
 
@@ -255,6 +257,29 @@ async def find_in_past(app: MeasuredTui) -> float:
     return round(took * 1000, 1)
 
 
+async def search_all(folder: Path) -> dict[str, float]:
+    """Return the milliseconds until a search of all conversations has its first hit, or none.
+
+    The hit is the oldest of ``NUM_SEARCHED`` turns, each of about 700 characters.
+    """
+    store = ConversationStore(folder / "conversations.db")
+    await store.open()
+    words = "A reply with several sentences, and with `code`, as they are. " * 10
+    for number in range(NUM_SEARCHED):
+        said = "where is the needle" if number == 0 else f"question {number}"
+        messages = [{"role": "user", "content": said}, {"role": "assistant", "content": words}]
+        row = TurnRow(run_id=f"run-{number}", messages=messages, summary="")
+        await store.append(f"session-{number % 200}", row)
+    took = {}
+    for name, text in (("oldest_ms", "NEEDLE"), ("none_ms", "nothing like it")):
+        began = time.monotonic()
+        hits = await store.search(text, 1)
+        took[name] = round((time.monotonic() - began) * 1000, 1)
+        assert len(hits) == (name == "oldest_ms")
+    await store.close()
+    return took
+
+
 async def idle_cpu(app: MeasuredTui, pane: str, seconds: float) -> float:
     """Return the app's share of one core in percent, with a pane in view."""
     screen = app.screen
@@ -283,6 +308,7 @@ async def headless(quick: bool) -> dict[str, Any]:
                 await add_past(app, backend)
                 await asyncio.sleep(2.0)
             result["open_past_stall_ms"] = round(opening.worst_s * 1000, 1)
+            result["search_all"] = await search_all(Path(folder))
             result["find_in_past_ms"] = await find_in_past(app)
             result["stream_after_past"] = await measure_stream(app, "tool", stream_s)
             await asyncio.sleep(2.0)  # the last words are drawn, and the toasts are gone
@@ -410,6 +436,10 @@ def targets_of(result: dict[str, Any]) -> list[Target]:
             row = inside[name]
             targets.append(at_most(f"worst stall, {label}, ms", row["worst_stall_ms"], 150))
             targets.append(at_most(f"key to paint p95, {label}, ms", row["key"]["p95_ms"], 100))
+        stall = inside["open_past_stall_ms"]
+        targets.append(at_most(f"stall, opening {NUM_TURNS} turns, ms", stall, 100))
+        found = max(inside["search_all"].values())
+        targets.append(at_most(f"search of {NUM_SEARCHED} turns, ms", found, 150))
         worst = max(inside["idle_cpu_percent"].values())
         targets.append(at_most("idle CPU, the worst pane, %", worst, 2))
         idle = inside["idle_cpu_percent_after_past"]

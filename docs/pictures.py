@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sys
 import tempfile
@@ -18,6 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "pictures"
 sys.path.insert(0, str(ROOT / "tests"))
 
+from fakes.backend import FakeBackend  # noqa: E402
+from fakes.lessons import train  # noqa: E402
 from fakes.screen import (  # noqa: E402
     NARROW,
     WIDE,
@@ -33,13 +36,16 @@ from fakes.screen import (  # noqa: E402
 from textual.pilot import Pilot  # noqa: E402
 
 from hermes_tui.core.models import CanaryRow  # noqa: E402
-from hermes_tui.tui.screens.compare_replies import GroupSizeScreen  # noqa: E402
+from hermes_tui.tui.screens.compare_replies import CompareScreen, GroupSizeScreen  # noqa: E402
+from hermes_tui.tui.screens.lesson import LessonScreen  # noqa: E402
+from hermes_tui.tui.widgets.lesson_bar import LessonBar  # noqa: E402
 from hermes_tui.tui.widgets.markdown_reply import ReplyChunk  # noqa: E402
 from hermes_tui.tui.widgets.prompt import Prompt  # noqa: E402
+from hermes_tui_services.api.events import ToolCalled, ToolReturned, TurnEvent  # noqa: E402
 
 VAST = (200, 60)
 
-MAX_BYTES = 1_500_000
+MAX_BYTES = 2_000_000
 """What all pictures together may take in the repository."""
 
 ANSWERS = {
@@ -53,6 +59,23 @@ ANSWERS = {
     },
 }
 """What two versions said to the canary's questions."""
+
+RESULTS = (
+    ("terminal", {"command": "ls -la"}, {"output": "notes.txt\nold\n", "exit_code": 0}, 0.3),
+    ("patch", {"path": "notes.txt"}, {"success": True, "diff": "-milk\n+bread\n+salt"}, 0.1),
+    ("terminal", {"command": "make clean"}, {"output": "no rule", "exit_code": 2}, 1.2),
+    ("terminal", {"command": "rm -r old"}, {"error": "BLOCKED: denied by user"}, 8.0),
+)
+"""Tool calls, what they answered, and how long they took."""
+
+TOOLS: list[TurnEvent] = [
+    event
+    for number, (name, arguments, result, seconds) in enumerate(RESULTS)
+    for event in (
+        ToolCalled(call_id=str(number), name=name, arguments=json.dumps(arguments)),
+        ToolReturned(call_id=str(number), name=name, output=json.dumps(result), seconds=seconds),
+    )
+]
 
 Show = Callable[[Pilot[None]], Awaitable[None]]
 
@@ -102,7 +125,47 @@ async def compare(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: all(t.state == "completed" for t in ended), "their ends")
 
 
+async def tools(pilot: Pilot[None]) -> None:
+    """Show a turn with tool calls, one of them unfolded."""
+    app = app_of(pilot)
+    backend = app.controller.backend
+    assert isinstance(backend, FakeBackend)
+    backend.turn_events = list(TOOLS)
+    await say_and_hear(pilot, "Tidy up, please.")
+    await pilot.press("escape", "c", "o")
+    await pilot.pause()
+
+
+async def lesson(pilot: Pilot[None]) -> None:
+    """Show what a step has learned."""
+    app = app_of(pilot)
+    backend = app.controller.backend
+    assert isinstance(backend, FakeBackend)
+    await say_and_hear(pilot, "Greet Ada in one sentence.")
+    train(backend, episode_id=list(backend.details)[-1])
+    await until(pilot, lambda: main(app).query_one(LessonBar).display, "the line")
+    await pilot.press("escape", "K")
+    await until(pilot, lambda: isinstance(app.screen, LessonScreen), "the card")
+
+
+async def retry(pilot: Pilot[None]) -> None:
+    """Show a reply and another try of it."""
+    app = app_of(pilot)
+    backend = app.controller.backend
+    assert isinstance(backend, FakeBackend)
+    await say_and_hear(pilot, "Greet Ada in one sentence.")
+    backend.reply = ["Good", " day", " to", " you", ",", " dear", " Ada", "."]
+    await pilot.press("escape", "c", "R")
+    await until(pilot, lambda: isinstance(app.screen, CompareScreen), "the comparison")
+    ended = [turn for turns in app.controller.state.turns.values() for turn in turns]
+    await until(pilot, lambda: all(turn.state == "completed" for turn in ended), "its end")
+    await pilot.press("2")
+
+
 PICTURES: dict[str, Show] = {
+    "tools": tools,
+    "lesson": lesson,
+    "retry": retry,
     "chat": talk,
     "sessions": pane("sessions"),
     "tokens": pressed("escape", "t", "left", "left", "left", "left"),
@@ -144,7 +207,7 @@ def write() -> int:
     FOLDER.mkdir(exist_ok=True)
     total = 0
     for name, show in PICTURES.items():
-        for width, height in (WIDE, NARROW, *((VAST,) if name == "chat" else ())):
+        for width, height in (WIDE, NARROW, *((VAST,) if name in ("chat", "system") else ())):
             svg = asyncio.run(picture(show, (width, height)))
             path = FOLDER / f"{name}-{width}x{height}.svg"
             path.write_text(svg, encoding="utf-8")

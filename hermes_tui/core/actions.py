@@ -38,9 +38,7 @@ def panes_of(*, training: bool) -> tuple[Scope, ...]:
     return tuple(pane for pane in PANES if training or pane not in OF_TRAINING)
 
 
-TERMINAL_KEYS = frozenset(
-    {"ctrl+a", "ctrl+b", "ctrl+h", "ctrl+i", "ctrl+j", "ctrl+m", "ctrl+s", "f11"}
-)
+TERMINAL_KEYS = frozenset({"ctrl+a", "ctrl+b", "ctrl+h", "ctrl+i", "ctrl+m", "ctrl+s", "f11"})
 """Keys that terminals and multiplexers use themselves. No default uses one, or alt."""
 
 
@@ -141,20 +139,35 @@ ACTIONS: tuple[Action, ...] = (
         section="Judge",
         hint="why",
     ),
+    Action(
+        id="lesson",
+        title="What did it learn?",
+        keys=("K",),
+        help="What the newest step changed: its tokens, and the same questions before and after.",
+        section="Judge",
+    ),
     # Talk
     Action(
         id="prompt_send",
         title="Send the message",
         keys=("enter",),
-        help="Send it, or queue it while the agent replies; a backslash before it goes on instead.",
+        help="Send it, or queue it while the agent replies; /help lists what a slash begins.",
         scope="prompt",
         hint="send",
     ),
     Action(
         id="prompt_newline",
         title="New line in the message",
-        keys=("shift+enter",),
-        help="Go on in a new line, where the terminal tells the two keys apart.",
+        keys=("ctrl+j", "shift+enter"),
+        help="Go on in a new line; so does a backslash before enter.",
+        scope="prompt",
+        hint="new line",
+    ),
+    Action(
+        id="prompt_clear",
+        title="Clear the message",
+        keys=("ctrl+l",),
+        help="Empty the prompt; the up key brings the text back.",
         scope="prompt",
     ),
     Action(
@@ -178,6 +191,19 @@ ACTIONS: tuple[Action, ...] = (
         keys=("n",),
         help="Begin a new conversation; it starts with its first message.",
         hint="new",
+    ),
+    Action(
+        id="search",
+        title="Search all conversations",
+        keys=("ctrl+f",),
+        help="Find what was said in any session, and go there.",
+        hint="search",
+    ),
+    Action(
+        id="session_restore",
+        title="Bring a deleted session back",
+        keys=("U",),
+        help="Undo the last deletion, within six seconds.",
     ),
     Action(
         id="session_end",
@@ -289,6 +315,24 @@ ACTIONS: tuple[Action, ...] = (
         scope="sessions",
         section="Sessions",
     ),
+    Action(
+        id="sessions_rename",
+        title="Rename the session …",
+        keys=("R",),
+        help="Give the session under the cursor a name.",
+        scope="sessions",
+        section="Sessions",
+        hint="rename",
+    ),
+    Action(
+        id="sessions_delete",
+        title="Delete the session",
+        keys=("D",),
+        help="Forget its conversation and tokens; it can be brought back for six seconds.",
+        scope="sessions",
+        section="Sessions",
+        hint="delete",
+    ),
     # Chat
     Action(
         id="chat_find",
@@ -300,19 +344,62 @@ ACTIONS: tuple[Action, ...] = (
         hint="find",
     ),
     Action(
+        id="chat_retry",
+        title="Try the last reply again",
+        keys=("R",),
+        help="Answer the last message again beside the reply; the better one is picked in Compare.",
+        scope="chat",
+        section="Chat",
+        hint="retry",
+    ),
+    Action(
+        id="chat_edit",
+        title="Edit your last message",
+        keys=("E",),
+        help="Say it in other words, in a branch; the conversation as it was stays in the list.",
+        scope="chat",
+        section="Chat",
+        hint="edit",
+    ),
+    Action(
+        id="chat_before",
+        title="Mark the piece before",
+        keys=("left_square_bracket", "comma"),
+        help="Mark the tool call, code block or turn before.",
+        scope="chat",
+        section="Chat",
+    ),
+    Action(
+        id="chat_after",
+        title="Mark the next piece",
+        keys=("right_square_bracket", "full_stop"),
+        help="Mark the next tool call, code block or turn.",
+        scope="chat",
+        section="Chat",
+        hint="mark",
+    ),
+    Action(
         id="chat_fold",
-        title="Fold or unfold tool calls",
+        title="Fold or unfold a tool call",
         keys=("o",),
-        help="Show or hide the tools' arguments and results.",
+        help="Show or hide all of the marked tool call; with none marked, of the newest.",
         scope="chat",
         section="Chat",
         hint="fold",
     ),
     Action(
+        id="chat_fold_all",
+        title="Fold or unfold all tool calls",
+        keys=("O",),
+        help="Show or hide the arguments and results of all tool calls.",
+        scope="chat",
+        section="Chat",
+    ),
+    Action(
         id="chat_copy",
-        title="Copy the last reply",
+        title="Copy what is marked",
         keys=("y",),
-        help="Copy the agent's last reply, as it wrote it.",
+        help="Copy the marked code, tool output or turn; with none marked, the last reply.",
         scope="chat",
         section="Chat",
         hint="copy",

@@ -22,6 +22,7 @@ from hermes_tui.core.models import (
 from hermes_tui.core.stack_status import ProcessStatus, SystemSample
 from hermes_tui_services.api.client import PastTurn
 from hermes_tui_services.api.events import TurnEvent
+from hermes_tui_services.api.wire import SearchHit
 
 
 class Backend(Protocol):
@@ -72,6 +73,27 @@ class Backend(Protocol):
 
     async def start_siblings(self, task_id: str, size: int) -> list[SessionRow]:
         """Start several sessions of one group."""
+        ...
+
+    async def start_branch(
+        self, session: SessionRow, *, until: float, beside: str = ""
+    ) -> SessionRow:
+        """Start a session that goes on with another one's conversation; that one stays as it is.
+
+        Args:
+            session: the other one.
+            until: seconds since the epoch; turns that finished later are left out.
+            beside: the episode of the other one that the new one's first is compared with; empty
+                for none.
+        """
+        ...
+
+    async def rename_session(self, session_id: str, title: str) -> None:
+        """Give a session a name. Without a trainer nothing keeps it."""
+        ...
+
+    async def delete_session(self, session_id: str) -> None:
+        """Forget a session: its conversation, and what was recorded in it."""
         ...
 
     async def end_session(self, session_id: str) -> None:
@@ -143,6 +165,10 @@ class Backend(Protocol):
 
     async def past_turns(self, session_id: str) -> list[PastTurn]:
         """Return a conversation as the agent service keeps it, oldest turn first."""
+        ...
+
+    async def search(self, text: str) -> list[SearchHit]:
+        """Return the turns of all sessions that contain a text, whatever its case, newest first."""
         ...
 
     async def running(self) -> dict[str, str]:

@@ -32,6 +32,8 @@ class TrainerEvent:
     """The episodes of a step."""
     reason: str = ""
     """Why it happened; empty when that needs no reason."""
+    num_prompt_tokens: int = 0
+    """Length of a completion's prompt; 0 for every kind but its start."""
     sampled: SampledTokens | None = None
     """What ``completion.tokens`` carries; None for every other kind."""
 
@@ -41,7 +43,7 @@ class TrainerEvent:
 
         Raises: ValueError: it carries something of another type than here.
         """
-        names = ("session_id", "episode_id", "episode_ids", "reason")
+        names = ("session_id", "episode_id", "episode_ids", "reason", "num_prompt_tokens")
         values = {name: event.payload[name] for name in names if event.payload.get(name)}
         sampled = event.payload if event.kind == "completion.tokens" else None
         return _TRAINER_EVENT.validate_python({"kind": event.kind, "sampled": sampled, **values})
@@ -72,6 +74,8 @@ class ToolPart:
     name: str
     arguments: str
     result: str | None = None
+    seconds: float | None = None
+    """How long it took; None while it runs, and where that was not measured."""
 
 
 Part = TextPart | ThoughtPart | ToolPart
@@ -99,7 +103,17 @@ class ChatTurn:
     num_tokens: int = 0
     """Sampled tokens so far."""
     seconds: float = 0.0
-    """How long sampling took."""
+    """How long the model took, with reading."""
+    first_token_s: float | None = None
+    """Seconds until its first token; None where that is not known."""
+    sampling_s: float = 0.0
+    """Seconds in which tokens came: without the model's reading, and without tools."""
+    context_tokens: int = 0
+    """Tokens of its last completion, the prompt's too; 0 where that is not known."""
+    reading: int = 0
+    """Tokens of the prompt that the model reads now; 0 when it reads none."""
+    reading_since: float = 0.0
+    """Since when it reads, seconds since the epoch."""
     started_at: float = 0.0
     """When it was sent, seconds since the epoch."""
     ended_at: float | None = None
@@ -116,6 +130,24 @@ class ChatTurn:
     """Reasons why completions of it can't be trained."""
     num_trainable: int = 0
     """Completions of it that can be trained."""
+    _read_s: float = 0.0
+    """Of its time so far, how much was not sampling."""
+
+    def began_reading(self, num_tokens: int, now: float) -> None:
+        """Note that the model reads a prompt, from a moment on in seconds since the epoch."""
+        self.reading, self.reading_since, self.context_tokens = num_tokens, now, num_tokens
+
+    def sampled(self, num_tokens: int, now: float) -> None:
+        """Note that tokens came."""
+        if self.first_token_s is None:
+            self.first_token_s = max(now - self.started_at, 0.0)
+        if self.reading or not self.num_tokens:  # the next ones are timed from here
+            self._read_s = now - self.started_at - self.sampling_s
+            self.reading = 0
+        self.num_tokens += num_tokens
+        self.context_tokens += num_tokens
+        self.seconds = max(now - self.started_at, 0.0)
+        self.sampling_s = max(self.seconds - self._read_s, 0.0)
 
     def covers(self, read: ChatTurn) -> bool:
         """Return whether this live turn is the one that a recorded turn was read from."""

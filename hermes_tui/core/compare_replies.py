@@ -8,7 +8,7 @@ from typing import Literal
 
 from hermes_tui.core.changes import ChatTurn, Notice
 from hermes_tui.core.controller import Controller
-from hermes_tui.core.models import EpisodeRow
+from hermes_tui.core.models import EpisodeRow, SessionRow
 from hermes_tui.core.reward_text import reward_text
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.waiting import lacks_scores
@@ -37,10 +37,32 @@ class Comparison:
         """Their turns, in the order of their keys; empty before they are started."""
         self.picked: set[int] = set()
         """Indices of the siblings that are better than the others."""
+        self.retried = False
+        """Whether the second one is another try of the first, in a branch of its session."""
         self._controller = controller
         self._state = controller.state
         self._notifier = controller.notifier
         self._backend = controller.backend
+
+    @classmethod
+    async def of_retry(cls, controller: Controller, turn: ChatTurn) -> Comparison | None:
+        """Return the comparison of a reply with another one to the same message.
+
+        The other one is said in a branch; ``run`` runs it.
+
+        Returns: None when the branch could not be started.
+        """
+        rows: list[SessionRow] = []
+
+        async def start() -> None:
+            rows.append(await controller.branches.before(turn, compared=True))
+
+        if not await controller.notifier.attempt(start()):
+            return None
+        comparison = cls(controller, 2)
+        comparison.retried, comparison.text = True, turn.user_text
+        comparison.turns = [turn, controller.turns.begin(rows[0].session_id, turn.user_text)]
+        return comparison
 
     @classmethod
     async def of_group(cls, controller: Controller, group_id: str) -> Comparison | None:
@@ -81,7 +103,8 @@ class Comparison:
 
     def episode(self, index: int) -> EpisodeRow | None:
         """Return the episode of a sibling's turn, which its reward judges, or None."""
-        return self._state.latest(self.turns[index].session_id)
+        turn = self.turns[index]
+        return self._state.episode(turn.episode_id) or self._state.latest(turn.session_id)
 
     @property
     def scored(self) -> bool:
@@ -97,10 +120,15 @@ class Comparison:
         if not await self._notifier.attempt(self._start(text)):
             self.text = ""
             return False
+        await self.run()
+        return True
+
+    async def run(self) -> None:
+        """Run the turns that were begun; returns when the last one has ended."""
         async with asyncio.TaskGroup() as tasks:
             for turn in self.turns:
-                tasks.create_task(self._controller.turns.run(turn))
-        return True
+                if turn.state == "running":
+                    tasks.create_task(self._controller.turns.run(turn))
 
     async def _start(self, text: str) -> None:
         rows = await self._backend.start_siblings(TASK_ID, self.size)
@@ -109,7 +137,7 @@ class Comparison:
 
     def _takes_score(self, turn: ChatTurn) -> bool:
         """Return whether a sibling's episode can be judged and trained."""
-        episode = self._state.latest(turn.session_id)
+        episode = self.episode(self.turns.index(turn))
         return episode is not None and not self._controller.rewards.judge(episode).refusal
 
     def toggle(self, index: int) -> None:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 from hermes_tui.core.approvals import Approvals
 from hermes_tui.core.backend import Backend
+from hermes_tui.core.branches import Branches
 from hermes_tui.core.changes import Change, ChatTurn, QueueChanged, RowsChanged, TurnsLoaded
 from hermes_tui.core.context import ViewContext
+from hermes_tui.core.deletions import UNDO_S, Deletions
+from hermes_tui.core.lessons import Lessons
 from hermes_tui.core.log_reader import LogReader
-from hermes_tui.core.models import StartStage, ViewMemory
+from hermes_tui.core.models import SessionRow, StartStage, ViewMemory
 from hermes_tui.core.outbox import Outbox
 from hermes_tui.core.rewards import Rewards
 from hermes_tui.core.row_reader import RowReader
@@ -21,6 +24,7 @@ from hermes_tui.core.turn_discovery import TurnDiscovery
 from hermes_tui.core.turn_history import TurnHistory
 from hermes_tui.core.turns import TurnRunner
 from hermes_tui_common.errors import HermesTuiError
+from hermes_tui_services.api.wire import SearchHit
 from hermes_tui_training.api.config import TOPIC_RULE, TrainingConfig, is_topic
 
 TASK_ID = "chat"
@@ -55,6 +59,9 @@ class Controller:
         self.history = TurnHistory(context)
         self.turns = TurnRunner(context, self.rows, self.history, self.approvals)
         self.outbox = Outbox(context, self._send_in)
+        self.deletions = Deletions(context)
+        self.branches = Branches(context, self.history)
+        self.lessons = Lessons(context)
         self._sync = StackSync(context, self.rows, self.history)
         self._discovery = TurnDiscovery(context, self.rows, self.history, self.turns)
         self.notifier.listen(self._on_change)
@@ -84,6 +91,7 @@ class Controller:
             tasks.create_task(self._sync.watch())
             tasks.create_task(self._discovery.watch())
             tasks.create_task(self.outbox.watch())
+            tasks.create_task(self.deletions.watch())
             tasks.create_task(self.notifier.attempt(self.history.read_titles()))
 
     async def reopen(self) -> str:
@@ -111,6 +119,7 @@ class Controller:
 
     async def close(self) -> None:
         """Close the connections to the stack; it runs on."""
+        await self.deletions.finish()
         await self.backend.close()
 
     async def shutdown(self) -> None:
@@ -118,6 +127,7 @@ class Controller:
 
         Raises: HermesTuiError: a process did not stop.
         """
+        await self.deletions.finish()
         await self.backend.shutdown()
 
     # Sessions ------------------------------------------------------------------------------
@@ -175,6 +185,39 @@ class Controller:
         if session_id not in self.state.sessions:
             return "no session is open: there is nothing to set a topic of"
         return ""
+
+    async def search(self, text: str) -> list[SearchHit]:
+        """Return the turns of all sessions that contain a text, the newest first."""
+        hits: list[SearchHit] = []
+
+        async def find() -> None:
+            hits.extend(await self.backend.search(text))
+
+        await self.notifier.attempt(find())
+        return hits
+
+    async def rename_session(self, session_id: str, title: str) -> None:
+        """Give a session a name."""
+        if await self.notifier.attempt(self.backend.rename_session(session_id, title)):
+            await self.notifier.attempt(self.rows.read_session(session_id))
+
+    def delete_session(self, session_id: str) -> None:
+        """Hide a session and have it forgotten, unless that is taken back within some seconds."""
+        if reason := self.deletions.refusal(session_id):
+            self.notifier.say(reason, "warning")
+            return
+        title, key = self.state.title(session_id), self.notifier.action_label("session_restore")
+        self.deletions.delete(session_id)
+        if session_id == self.state.selected:
+            self.new_session()
+        self.notifier.say(f"deleted: {title}; {key} brings it back for {UNDO_S:.0f} s")
+
+    def restore_session(self) -> None:
+        """Bring back the session that was deleted last."""
+        if session_id := self.deletions.restore():
+            self.notifier.say(f"back again: {self.state.title(session_id)}")
+        else:
+            self.notifier.say("nothing was deleted just now")
 
     async def export(self, episode_id: str, folder: Path) -> None:
         """Write an episode's trajectory into a folder, as JSON Lines."""
@@ -249,6 +292,21 @@ class Controller:
             self.remember()
             self.notifier.notify(TurnsLoaded(session_id=session.session_id))
         self.notifier.notify(RowsChanged())
+
+    async def send_instead(self, turn: ChatTurn, text: str) -> bool:
+        """Say something else in place of a turn's message, in a branch; open that.
+
+        Returns: False when the branch could not be started.
+        """
+        rows: list[SessionRow] = []
+
+        async def start() -> None:
+            rows.append(await self.branches.before(turn))
+
+        if not await self.notifier.attempt(start()):
+            return False
+        await self.open_session(rows[0].session_id)
+        return await self._send_in(rows[0].session_id, text)
 
     async def interrupt(self) -> None:
         """Stop the turn in flight of the selected session."""

@@ -49,6 +49,8 @@ class StackInfo:
     """Whether it has a trainer; without one nothing is recorded or scored."""
     model: str
     """The model's short name."""
+    context_tokens: int = 0
+    """Longest prompt with its reply that the model takes; 0 where that is not known."""
     workdir: str = ""
     """Directory under which each session's commands run; empty when the agent runs none."""
     cage: str = ""
@@ -95,6 +97,8 @@ class SessionRow:
     """Siblings of one task share it."""
     created_at: float = 0.0
     """Seconds since the epoch."""
+    branch_of: str = ""
+    """The session whose conversation it goes on with; empty for no branch."""
     ended: bool = False
     """Whether its key takes no more completions."""
     timed_out: bool = False
@@ -118,6 +122,7 @@ class SessionRow:
             sampled_by=session.sampled_by or "",
             group_id=session.group_id,
             created_at=session.created_at,
+            branch_of=session.branch_of or "",
             ended=session.ended_at is not None,
             timed_out=session.end_reason == "idle",
         )
@@ -243,6 +248,8 @@ class CompletionRow:
     """The assistant message; empty while in flight."""
     total_s: float
     """Seconds it took; 0.0 while in flight."""
+    first_token_s: float = 0.0
+    """Seconds until the first token: the engine read the prompt. 0.0 where that is not known."""
 
     @property
     def in_flight(self) -> bool:
@@ -268,6 +275,7 @@ class CompletionRow:
             request_messages=completion.request_messages,
             message=completion.message or {},
             total_s=completion.latency.total_s or 0.0,
+            first_token_s=completion.latency.ttft_s or 0.0,
         )
 
 

@@ -99,20 +99,32 @@ def _recorded_turn(detail: EpisodeDetail, completions: Sequence[CompletionRow]) 
         episode_id=detail.row.episode_id,
         started_at=first.created_at,
     )
+    before: CompletionRow | None = None
     for completion in completions:
         sent = completion.request_messages
         if completion.kind != "turn":
             sent = sent[:-1]  # without the message that the agent added itself
-        _fill_results(turn, _trailing_tool_results(sent))
+        between_s = completion.created_at - before.created_at - before.total_s if before else 0.0
+        _fill_results(turn, _trailing_tool_results(sent), between_s)
         _add_message(turn, completion.message)
+        before = completion
     measure(turn, completions)
     return turn
 
 
-def _fill_results(turn: ChatTurn, results: dict[str, str]) -> None:
+def _fill_results(turn: ChatTurn, results: dict[str, str], between_s: float = 0.0) -> None:
+    """Give a turn's calls their results.
+
+    Args:
+        turn: the turn.
+        results: by the call's id.
+        between_s: seconds between the completion that called and the next; a tool that was called
+            alone took them. 0.0 is not known.
+    """
     for part in turn.parts:
         if isinstance(part, ToolPart) and part.call_id in results:
             part.result = results[part.call_id]
+            part.seconds = between_s if len(results) == 1 and between_s > 0 else None
 
 
 def _add_message(turn: ChatTurn, message: Message) -> None:
@@ -136,6 +148,9 @@ def measure(turn: ChatTurn, completions: Sequence[CompletionRow]) -> None:
     tokens = [token for completion in completions for token in completion.tokens]
     turn.num_tokens = len(tokens)
     turn.seconds = sum(completion.total_s for completion in completions)
+    turn.first_token_s = completions[0].first_token_s or None
+    turn.sampling_s = turn.seconds - sum(completion.first_token_s for completion in completions)
+    turn.context_tokens = len(completions[-1].prompt) + len(completions[-1].tokens)
     versions = [token.policy_version for token in tokens if token.policy_version is not None]
     turn.policy_version = max(versions, default=turn.policy_version)
     reasons = [completion.untrainable_reason for completion in completions]

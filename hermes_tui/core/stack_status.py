@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict
 SUPERVISOR = "supervisor"
 """Name of the process that owns the others: of its log, its run file, its samples."""
 
+SAMPLE_S = 2.0
+"""Seconds between two samples of the machine, taken only while somebody looks."""
+
 
 class ProcessState(StrEnum):
     """Where a process is in its life."""
@@ -140,6 +143,8 @@ class SystemSample(_Row):
     """Use of all cores together since the last sample, 0 to 100."""
     cpu_count: int
     """Logical cores that this process may use."""
+    core_percents: tuple[float, ...] = ()
+    """Use of each of the machine's logical cores since the last sample, 0 to 100."""
     load_average: tuple[float, float, float] | None = None
     """Over 1, 5 and 15 minutes."""
     memory_used_bytes: int

@@ -22,8 +22,8 @@ from hermes_tui.core.sanitize import one_line
 from hermes_tui.core.stack_status import ProcessStatus, SystemSample
 from hermes_tui_services.api.workdirs import session_dir
 
-MAX_SAMPLES = 60
-"""Samples of the machine kept for the screen: two minutes of them."""
+MAX_SAMPLES = 600
+"""Samples of the machine kept for the screen: twenty minutes of them, more than a line can show."""
 
 MAX_STEPS = 500
 """Step rows kept for the screen; the store keeps all."""
@@ -59,6 +59,9 @@ class ViewState:
     """Why the newest scores moved nothing; empty once a step moved something."""
     step_started_at: float | None = None
     """When the running step began, seconds since the epoch; None between steps."""
+    deleted: dict[str, float] = field(default_factory=dict)
+    """Sessions that are hidden, and when the stack forgets them, by the event loop's clock; the
+    last one was deleted last."""
     selected: str = ""
     """The session that chat and score keys are about; empty is one that is not started yet."""
     shown: str = ""
@@ -125,14 +128,15 @@ class ViewState:
         return next((t for t in self.turns.get(session_id, ()) if t.state == "running"), None)
 
     def title(self, session_id: str) -> str:
-        """Return a session's title: its first message, else its task."""
-        turns = self.turns.get(session_id)
-        if turns and (title := one_line(turns[0].user_text)):
-            return title
+        """Return a session's title: its name, else its first message, else its task."""
         session = self.sessions.get(session_id)
+        title = one_line(session.title) if session else ""
+        if not title and (turns := self.turns.get(session_id)):
+            title = one_line(turns[0].user_text)
         if session is None:
-            return "new session"
-        return one_line(session.title) or one_line(session.task_id) or session_id
+            return title or "new session"
+        branch = "↳ " if session.branch_of else ""
+        return branch + (title or one_line(session.task_id) or session_id)
 
     def topics(self) -> dict[str, int]:
         """Return how many sessions each topic has, those with most first."""

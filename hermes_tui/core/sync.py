@@ -145,7 +145,7 @@ class StackSync:
             self._stale_episodes.update(event.episode_ids)
             unmoved = event.kind == "step.unmoved"
             self._state.unmoved = reason_text(event.reason) if unmoved else ""
-        if event.kind in ("session.ended", "session.topic_set"):
+        if event.kind in ("session.ended", "session.renamed", "session.topic_set"):
             self._sessions_stale = True
         if event.kind.startswith("canary."):
             self._canaries_stale = True
@@ -153,7 +153,7 @@ class StackSync:
             self._stale_episodes.add(episode_id)
         self._warn(event.kind, event.reason)
         if event.kind == "completion.started":
-            self._on_completion_started(session_id, episode_id)
+            self._on_completion_started(session_id, episode_id, event.num_prompt_tokens)
         if session_id:
             self._touched_sessions.add(session_id)
         self._wanted.set()
@@ -167,9 +167,8 @@ class StackSync:
     def _on_tokens(self, sampled: SampledTokens) -> None:
         tokens = sampled_tokens(sampled)
         if turn := self._state.running_turn(sampled.session_id):
-            turn.num_tokens += len(tokens)
+            turn.sampled(len(tokens), self._context.clock())
             turn.episode_id = sampled.episode_id
-            turn.seconds = max(self._context.clock() - turn.started_at, 0.0)
             turn.policy_version = tokens[-1].policy_version if tokens else turn.policy_version
             self._notifier.notify(TurnChanged(turn=turn))
         self._notifier.notify(
@@ -181,8 +180,11 @@ class StackSync:
             )
         )
 
-    def _on_completion_started(self, session_id: str, episode_id: str) -> None:
+    def _on_completion_started(self, session_id: str, episode_id: str, num_tokens: int) -> None:
         turn = self._state.running_turn(session_id)
+        if turn is not None and num_tokens:
+            turn.began_reading(num_tokens, self._context.clock())
+            self._notifier.notify(TurnChanged(turn=turn))
         if turn is None:  # whoever sent this turn, it was not this view
             self._context.turns_unknown.set()
         if session_id != self._state.selected:

@@ -28,6 +28,7 @@ class TurnHistory:
         self._state = context.state
         self._notifier = context.notifier
         self._read_episodes: set[str] = set()
+        self._read_branches: set[str] = set()
 
     async def load_episode(self, episode_id: str) -> None:
         """Read an episode with its completions, and update the turns that it holds.
@@ -50,10 +51,22 @@ class TurnHistory:
         if not self._state.info.training:
             past = kept_turns(session_id, await self._backend.past_turns(session_id))
             changed += self._state.put_turns(session_id, past)
+        elif session_id not in self._read_branches:
+            changed += await self._read_before_branch(session_id)
         for row in self._state.episodes_of(session_id)[-MAX_EPISODES:]:
             if row.episode_id not in self._read_episodes:
                 changed += self._put_turns(await self._backend.episode(row.episode_id))
         return changed
+
+    async def _read_before_branch(self, session_id: str) -> list[ChatTurn]:
+        """Read the turns that a branch begins with; they were recorded in another session."""
+        session = self._state.sessions.get(session_id)
+        if session is None or not session.branch_of:
+            return []
+        self._read_branches.add(session_id)
+        kept = await self._backend.past_turns(session_id)
+        before = [turn for turn in kept if turn.finished_at <= session.created_at]
+        return self._state.put_turns(session_id, kept_turns(session_id, before))
 
     async def read_titles(self) -> None:
         """Read the first turns of the newest sessions: a session's title is its first message.

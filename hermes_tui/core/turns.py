@@ -183,7 +183,7 @@ class TurnRunner:
         self._notifier.notify(TurnChanged(turn=turn))
 
     def _end(self, turn: ChatTurn, state: TurnStatus, error: str = "") -> None:
-        turn.state, turn.error = state, error
+        turn.state, turn.error, turn.reading = state, error, 0
         turn.ended_at = self._context.clock()
         turn.seconds = turn.seconds or max(turn.ended_at - turn.started_at, 0.0)
         self._approvals.withdraw(turn.session_id)
@@ -200,7 +200,7 @@ def _add(turn: ChatTurn, update: events.TurnEvent) -> None:
             turn.add_thought(text)
         case events.ToolCalled(call_id=call_id, name=name, arguments=arguments):
             turn.parts.append(ToolPart(call_id=call_id, name=name, arguments=arguments))
-        case events.ToolReturned(call_id=call_id, output=output):
+        case events.ToolReturned(call_id=call_id, output=output, seconds=seconds):
             for part in turn.parts:
                 if isinstance(part, ToolPart) and part.call_id == call_id:
-                    part.result = output
+                    part.result, part.seconds = output, seconds

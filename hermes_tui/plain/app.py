@@ -27,6 +27,7 @@ from hermes_tui.core.changes import (
     TurnChanged,
     TurnEnded,
 )
+from hermes_tui.core.commands import BY_WORD, COMMANDS, called
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.errors import EXIT_FAILED, EXIT_OK, exit_code
 from hermes_tui.core.models import EpisodeDetail
@@ -34,8 +35,9 @@ from hermes_tui.core.reward_text import parse_reward
 from hermes_tui.core.sanitize import clean, one_line
 from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.plain import formatting as lines
-from hermes_tui.plain.commands import BY_WORD, COMMANDS, Usage, called, index_of
+from hermes_tui.plain.commands import Usage, index_of
 from hermes_tui.plain.compare_replies import PlainComparison
+from hermes_tui.plain.conversations import ConversationCommands
 from hermes_tui.plain.reporter import Reporter
 from hermes_tui.supervisor.logs import tail_lines
 from hermes_tui_common.errors import HermesTuiError
@@ -50,7 +52,7 @@ _NOTHING = object()
 """No line whose time has come; None is the end of the lines."""
 
 
-class Plain:
+class Plain(ConversationCommands):
     """One conversation over a controller, in lines.
 
     Args:
@@ -385,7 +387,7 @@ class Plain:
         for turn in reversed(state.turns.get(state.selected, [])):
             for part in reversed(turn.parts):
                 if isinstance(part, ToolPart) and part.result is not None:
-                    self._reporter.all(lines.result_lines(part.result))
+                    self._reporter.all(lines.result_lines(part))
                     return
         raise Usage("no tool has answered in this session")
 

@@ -53,6 +53,12 @@ class PlainComparison:
         self._show(comparison)
         return True
 
+    async def judge(self, comparison: Comparison) -> None:
+        """Run the replies that were begun, and print all of them when the last one has ended."""
+        self._comparison = comparison
+        await comparison.run()
+        self._show(comparison)
+
     async def reopen(self) -> bool:
         """Go back to the newest group without a score; return whether there is one."""
         for group_id in unscored_groups(self._controller.state):

@@ -20,6 +20,7 @@ from hermes_tui.core.sanitize import clean, one_line, visible
 from hermes_tui.core.stack_status import ProcessState, ProcessStatus
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.step_words import sentence
+from hermes_tui.core.tool_cards import tool_card
 from hermes_tui.core.units import size
 
 DENY = "deny"
@@ -53,7 +54,8 @@ def session_lines(state: ViewState) -> Iterator[str]:
 
 def newest_sessions(state: ViewState) -> list[SessionRow]:
     """Return the sessions in the order of their numbers."""
-    return sorted(state.sessions.values(), key=lambda row: row.created_at, reverse=True)
+    kept = [row for row in state.sessions.values() if row.session_id not in state.deleted]
+    return sorted(kept, key=lambda row: row.created_at, reverse=True)
 
 
 def episode_text(episode: EpisodeRow) -> str:
@@ -102,9 +104,9 @@ def conversation_lines(turns: list[ChatTurn]) -> Iterator[str]:
 def part_lines(part: Part) -> Iterator[str]:
     """Yield one piece of what the agent said and did."""
     if isinstance(part, ToolPart):
-        yield f"[tool] {one_line(part.name)} {one_line(part.arguments)}"
+        yield tool_line(part)
         if part.result is not None:
-            yield from result_lines(part.result, MAX_RESULT_LINES)
+            yield from result_lines(part, MAX_RESULT_LINES)
     elif isinstance(part, TextPart):
         if text := clean(part.text).strip():
             yield f"agent: {text}"
@@ -112,14 +114,25 @@ def part_lines(part: Part) -> Iterator[str]:
         yield f"[thought] {clean(part.text)}"
 
 
-def result_lines(result: str, most: int | None = None) -> Iterator[str]:
-    """Yield a tool's answer.
+def tool_line(part: ToolPart) -> str:
+    """Return what the agent called, such as ``[tool] terminal: ls -la``."""
+    card = tool_card(part)
+    named = card.title.split(" ", 1)[0] == one_line(part.name)
+    return f"[tool] {card.title}" if named else f"[tool] {one_line(part.name)}: {card.title}"
+
+
+def result_lines(part: ToolPart, most: int | None = None) -> Iterator[str]:
+    """Yield how a tool call ended, unless all went well, and what it answered.
 
     Args:
-        result: what it answered.
+        part: the call, with a result.
         most: lines to show before the rest is only counted; None shows all.
     """
-    lines = clean(result).split("\n")
+    card = tool_card(part)
+    if card.outcome != "done" or card.remark:
+        remark = f": {card.remark}" if card.remark else ""
+        yield f"[result] {card.outcome}{remark}"
+    lines = clean(card.output).removesuffix("\n").split("\n") if card.output else []
     for line in lines[:most]:
         yield f"[result] {line}"
     if most is not None and len(lines) > most:
@@ -220,7 +233,7 @@ class Speech:
             part = parts[self._part]
             if isinstance(part, ToolPart):
                 if not self._num_printed:
-                    yield f"[tool] {one_line(part.name)} {one_line(part.arguments)}\n", True
+                    yield f"{tool_line(part)}\n", True
                 self._num_printed = 1
             else:
                 yield from self._new_words(part)
@@ -230,7 +243,7 @@ class Speech:
         for index, part in enumerate(parts):
             if isinstance(part, ToolPart) and part.result is not None:
                 if index not in self._answered:
-                    for line in result_lines(part.result, MAX_RESULT_LINES):
+                    for line in result_lines(part, MAX_RESULT_LINES):
                         yield f"{line}\n", True
                 self._answered.add(index)
 

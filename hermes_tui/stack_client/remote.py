@@ -42,6 +42,7 @@ from hermes_tui_common.http import SkippedEvents
 from hermes_tui_common.serving import write_private
 from hermes_tui_services.api.client import AgentClient, PastTurn
 from hermes_tui_services.api.events import TurnEvent
+from hermes_tui_services.api.wire import SearchHit
 from hermes_tui_training.api.client import InferenceClient
 from hermes_tui_training.api.wire import EpisodeRecord, EpisodeSummary
 
@@ -98,11 +99,13 @@ class RemoteBackend:
                 report(StartStage(process=event.name, state=event.state, text=text))
 
         status = await self._attach(await ensure_supervisor(self._config, on_event))
+        models = await self._inference.models() if self._inference else []
         has_tools = bool(self._config.services.agent.enabled_toolsets)
         return StackInfo(
             run_dir=str(self._run_dir.root),
             training=self._inference is not None,
             model=self._model_name(),
+            context_tokens=models[0].max_model_len if models else 0,
             workdir=str(self._run_dir.workdir(self._config)) if has_tools else "",
             cage=status.cage if has_tools else "",
         )
@@ -242,6 +245,42 @@ class RemoteBackend:
             )
         return rows
 
+    async def start_branch(
+        self, session: SessionRow, *, until: float, beside: str = ""
+    ) -> SessionRow:
+        """Start a session that goes on with another one's conversation."""
+        if self._inference is None:
+            row = await self.start_session(PLAIN_TASK_ID)
+        else:
+            answer = await self._inference.start_session(
+                session.task_id, branch_of=session.session_id, beside=beside or None
+            )
+            self._session_keys[answer.session_id] = SecretStr(answer.api_key)
+            row = SessionRow(
+                session_id=answer.session_id,
+                task_id=session.task_id,
+                group_id=answer.group_id,
+                branch_of=session.session_id,
+                created_at=time.time(),
+            )
+        try:
+            await self._gateway.fork(session.session_id, row.session_id, until)
+        except RefusedError as error:
+            if error.status != 404:  # nothing is kept of it: the branch begins with nothing
+                raise
+        return row
+
+    async def rename_session(self, session_id: str, title: str) -> None:
+        """Give a session a name."""
+        await self._trainer.rename_session(session_id, title)
+
+    async def delete_session(self, session_id: str) -> None:
+        """Forget a session: its conversation, and what was recorded in it."""
+        if self._inference is not None:  # it may say no
+            await self._inference.delete_session(session_id)
+        await self._gateway.close(session_id)
+        self._unspoken.pop(session_id, None)
+
     async def end_session(self, session_id: str) -> None:
         """End a session: its key works no longer."""
         if self._inference is None:
@@ -276,6 +315,10 @@ class RemoteBackend:
             if error.status != 404:
                 raise
             return []  # nothing was kept of it yet
+
+    async def search(self, text: str) -> list[SearchHit]:
+        """Return the turns of all sessions that contain a text."""
+        return await self._gateway.search(text)
 
     async def running(self) -> dict[str, str]:
         """Return the run of every turn in flight, by session id."""

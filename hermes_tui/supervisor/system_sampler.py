@@ -29,7 +29,8 @@ class SystemSampler:
     def __init__(self) -> None:
         self._processes: dict[int, psutil.Process] = {}
         self._gpus = _Gpus()
-        self._cpu = _cpu_times_s()
+        self._cpu = _cpu_times_s(psutil.cpu_times())
+        self._cores = [_cpu_times_s(times) for times in psutil.cpu_times(percpu=True)]
 
     def sample(self, pids: Mapping[str, int | None]) -> SystemSample:
         """Return a sample of the machine and of the named processes.
@@ -49,6 +50,7 @@ class SystemSampler:
             if hasattr(os, "sched_getaffinity")
             else os.cpu_count() or 1,
             load_average=_load_average(),
+            core_percents=self._core_percents(),
             memory_used_bytes=memory.total - memory.available,
             memory_total_bytes=memory.total,
             process_rss_bytes={name: p and rss_bytes(p.pid) for name, p in watched.items()},
@@ -63,10 +65,13 @@ class SystemSampler:
         Not ``psutil.cpu_percent``: that remembers the last call of each thread, and samples are
         taken in whatever thread is free.
         """
-        busy_s, all_s = self._cpu
-        self._cpu = _cpu_times_s()
-        passed_s = self._cpu[1] - all_s
-        return 100.0 * min(max((self._cpu[0] - busy_s) / passed_s, 0.0), 1.0) if passed_s else 0.0
+        before, self._cpu = self._cpu, _cpu_times_s(psutil.cpu_times())
+        return _percent_since(before, self._cpu)
+
+    def _core_percents(self) -> tuple[float, ...]:
+        before = self._cores
+        self._cores = [_cpu_times_s(times) for times in psutil.cpu_times(percpu=True)]
+        return tuple(map(_percent_since, before, self._cores))
 
     def _process(self, pid: int | None) -> psutil.Process | None:
         if pid is None:
@@ -131,9 +136,19 @@ def _bytes_of(file: Path) -> int:
         return 0  # there is none, or no longer
 
 
-def _cpu_times_s() -> tuple[float, float]:
-    """Return the seconds that the cores were busy, and all that passed on them."""
-    times = psutil.cpu_times()._asdict()
+def _percent_since(before: tuple[float, float], now: tuple[float, float]) -> float:
+    """Return the busy share of the time that passed between two measurements, in percent."""
+    passed_s = now[1] - before[1]
+    return 100.0 * min(max((now[0] - before[0]) / passed_s, 0.0), 1.0) if passed_s else 0.0
+
+
+def _cpu_times_s(measured: Any) -> tuple[float, float]:
+    """Return the seconds that cores were busy, and all that passed on them.
+
+    Args:
+        measured: a row of ``psutil.cpu_times``, whose fields differ between systems.
+    """
+    times = measured._asdict()
     # On Linux the guests' time is part of the user's.
     all_s = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
     return all_s - times["idle"] - times.get("iowait", 0.0), all_s

@@ -19,7 +19,6 @@ from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import ActiveBinding, BindingType
 from textual.screen import ModalScreen, Screen
-from textual.theme import Theme, ThemeProvider
 from textual.widgets import Input, TextArea
 
 from hermes_tui.core.actions import BY_ID
@@ -40,6 +39,7 @@ from hermes_tui.tui.screens.help import HelpScreen
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.screens.start import StartScreen
 from hermes_tui.tui.screens.stopping import StoppingScreen
+from hermes_tui.tui.screens.theme import ThemeScreen
 from hermes_tui.tui.theme_contrast import readable
 from hermes_tui.tui.widgets.base import ActionOwner
 from hermes_tui.tui.widgets.prompt import Prompt
@@ -137,7 +137,6 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
         """Show the start screen, and start or join the stack."""
         self.set_keymap(dict(self.keys.textual))
         self._restore_theme()
-        self.theme_changed_signal.subscribe(self, self._remember_theme)
         screen = StartScreen(self.controller.clock, self.keys, self.settings.about)
         await self.push_screen(screen)
         for event in list(self._ahead):
@@ -287,8 +286,8 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
             text = f"tui.theme: there is no theme “{name}”; the palette lists those there are"
             self.notify(clean(text), severity="warning", markup=False, timeout=10)
 
-    def _remember_theme(self, theme: Theme) -> None:
-        text = json.dumps({"theme": theme.name, "over": self.settings.theme})
+    def _remember_theme(self, name: str) -> None:
+        text = json.dumps({"theme": name, "over": self.settings.theme})
         try:
             self._theme_file.write_text(text, encoding="utf-8")
         except OSError as error:
@@ -333,8 +332,14 @@ class HermesTui(ActionOwner, App[None], inherit_bindings=False):
             await doing
 
     def do_theme(self) -> None:
-        """Choose a theme."""
-        self.push_screen(Palette([ThemeProvider], placeholder="Search for themes…"))
+        """Choose a theme, and remember it."""
+
+        def keep(name: str | None) -> None:
+            if name is not None:
+                self._remember_theme(name)
+
+        if not isinstance(self.screen, ModalScreen):
+            self.push_screen(ThemeScreen(), keep)
 
     def do_copy_or_quit(self) -> None:
         """Copy the selection; without one, quit when pressed twice."""

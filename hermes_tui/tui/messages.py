@@ -56,6 +56,22 @@ class FindRequested(Message):
     """The pane to search."""
 
 
+class RetryRequested(Message):
+    """The person wants another reply to the last message."""
+
+
+class EditRequested(Message):
+    """The person wants to say the last message in other words."""
+
+
+class RenameRequested(Message):
+    """The person wants to give the marked session a name."""
+
+
+class DeleteRequested(Message):
+    """The person wants the marked session forgotten."""
+
+
 class ComparisonRequested(Message):
     """The person wants to go back to a comparison that was left."""
 
@@ -102,6 +118,13 @@ class LogOpened(Message):
 
 
 @dataclass
+class LogFollowed(Message):
+    """The cursor stands on a process, whose log is shown beside it where there is room."""
+
+    process: str
+
+
+@dataclass
 class RollbackRequested(Message):
     """The person wants to roll back to an earlier version, still to be chosen."""
 
@@ -114,6 +137,14 @@ class AnswersRequested(Message):
 @dataclass
 class StepPicked(Message):
     """The person wants to see the episodes of a step."""
+
+    step: int
+    """Its number."""
+
+
+@dataclass
+class VersionPicked(Message):
+    """The person wants to see the step that made a version."""
 
     step: int
     """Its number."""

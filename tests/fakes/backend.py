@@ -43,6 +43,7 @@ from hermes_tui_services.api.events import (
     TurnFailed,
 )
 from hermes_tui_services.api.protocol import INTERRUPTED, NO_TURN
+from hermes_tui_services.api.wire import SearchHit
 from hermes_tui_training.api.types import Event
 from hermes_tui_training.api.wire import StepRecord
 
@@ -99,6 +100,7 @@ class FakeBackend:
         self.stop_gate: asyncio.Event | None = None
         self.run_dir = "/run"
         self.workdir = ""
+        self.context_tokens = 0
         self.start_error = ""
         self.refuse = ""
         self.trainer_error = ""
@@ -131,6 +133,8 @@ class FakeBackend:
         self._num_flights = 0
         self.flights: dict[str, Flight] = {}
         self.past: dict[str, list[PastTurn]] = {}
+        self.hits: list[SearchHit] = []
+        """What a search finds, where it contains the text."""
         self._control: asyncio.Queue[ControlEvent | None] = asyncio.Queue()
 
     # Making a past -------------------------------------------------------------------------
@@ -255,7 +259,11 @@ class FakeBackend:
             raise HermesTuiError(self.start_error)
         report(StartStage(process="trainer", state="ready"))
         return StackInfo(
-            run_dir=self.run_dir, training=self.training, model=self.model, workdir=self.workdir
+            run_dir=self.run_dir,
+            training=self.training,
+            model=self.model,
+            context_tokens=self.context_tokens,
+            workdir=self.workdir,
         )
 
     async def control_events(self) -> AsyncIterator[ControlEvent]:
@@ -323,6 +331,39 @@ class FakeBackend:
         siblings = {row.session_id: replace(row, group_id=rows[0].group_id) for row in rows}
         self.session_rows |= siblings
         return list(siblings.values())
+
+    async def start_branch(
+        self, session: SessionRow, *, until: float, beside: str = ""
+    ) -> SessionRow:
+        self._called("start_branch", session.session_id, until, beside)
+        session_id = f"sess-{len(self.session_rows) + 1}"
+        self.add_session(session_id, created_at=self.clock(), task_id=session.task_id)
+        row = replace(self.session_rows[session_id], branch_of=session.session_id)
+        if beside:
+            row = replace(row, group_id=session.group_id)
+        self.session_rows[session_id] = row
+        kept = [t for t in self.past.get(session.session_id, ()) if t.finished_at <= until]
+        self.past[session_id] = kept
+        return row
+
+    async def rename_session(self, session_id: str, title: str) -> None:
+        self._called("rename_session", session_id, title)
+        self.session_rows[session_id] = replace(self.session_rows[session_id], title=title)
+
+    async def delete_session(self, session_id: str) -> None:
+        self._called("delete_session", session_id)
+        del self.session_rows[session_id]
+        gone = [d for d in self.details.values() if d.row.session_id == session_id]
+        for detail in gone:
+            del self.details[detail.row.episode_id]
+
+    async def search(self, text: str) -> list[SearchHit]:
+        self._called("search", text)
+        return [
+            hit
+            for hit in self.hits
+            if text.casefold() in f"{hit.before}{hit.match}{hit.after}".casefold()
+        ]
 
     async def end_session(self, session_id: str) -> None:
         self._called("end_session", session_id)
@@ -574,6 +615,7 @@ def make_sample(
         at=1_000.0,
         cpu_percent=37.0,
         cpu_count=2,
+        core_percents=(51.0, 23.0),
         load_average=(1.25, 0.9, 0.5),
         memory_used_bytes=3_100_000_000,
         memory_total_bytes=8_200_000_000,

@@ -26,10 +26,12 @@ from hermes_tui.core.changes import (
 )
 from hermes_tui.core.compare_replies import group_to_judge
 from hermes_tui.core.controller import Controller
+from hermes_tui.core.lessons import is_lesson
 from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.sanitize import clean
-from hermes_tui.core.stack_status import SUPERVISOR
+from hermes_tui.core.stack_status import SAMPLE_S, SUPERVISOR
 from hermes_tui.core.state import ViewState
+from hermes_tui.core.step_words import sentence
 from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import hints
 from hermes_tui.tui.screens.action_screen import ActionScreen
@@ -37,6 +39,7 @@ from hermes_tui.tui.widgets.approval_bar import ApprovalBar
 from hermes_tui.tui.widgets.chat_pane import ChatPane
 from hermes_tui.tui.widgets.chrome import Hints, PaneTabs, TooSmallNotice, TopBar
 from hermes_tui.tui.widgets.formatting import PART
+from hermes_tui.tui.widgets.lesson_bar import LessonBar
 from hermes_tui.tui.widgets.logs_pane import LogsPane
 from hermes_tui.tui.widgets.prompt import Prompt
 from hermes_tui.tui.widgets.queue_bar import QueueBar
@@ -47,14 +50,14 @@ from hermes_tui.tui.widgets.token_view import TokensPane
 from hermes_tui.tui.widgets.training_pane import TrainingPane
 from hermes_tui.tui.widgets.turn_view import SCORE_KEYS, TurnStatus
 
+FULL_FRAC = 0.9
+"""A context that is filled further is shown as a warning."""
+
 TICK_S = 0.2
 """Seconds between updates of countdowns, which run only while one is shown."""
 
 REFUSAL_S = 5.0
 """Seconds for which the line above the prompt says why an episode takes no score."""
-
-SYSTEM_S = 2.0
-"""Seconds between samples of machine and processes, taken only while they are shown."""
 
 FOCUS: dict[Scope, str] = {
     "sessions": "#sessions-list",
@@ -94,6 +97,8 @@ class PanesScreen(ActionScreen):
         self._log_grew = False
         self._interrupted = ""
         """The newest turn that was asked to stop, by its id."""
+        self._seen_step: int | None = None
+        """The newest step that was there at first, or was looked at; None before the first look."""
         self._refusal = ""
         """Why the last score key did nothing."""
         self._refused_until = 0.0
@@ -113,6 +118,7 @@ class PanesScreen(ActionScreen):
                 yield ApprovalBar()
                 yield QueueBar()
                 yield ScoreBar()
+                yield LessonBar()
                 with Vertical(id="prompt-box"):
                     yield Prompt(self.context.keys, self._leave_prompt, self._take_queued)
             with Vertical(id="right"):
@@ -130,7 +136,7 @@ class PanesScreen(ActionScreen):
         self.controller.notifier.listen(self._on_change)
         self.run_worker(self.controller.watch(), group="watch")
         self._ticks = self.set_interval(TICK_S, self._tick, pause=True)
-        self.set_interval(SYSTEM_S, self._look_at_system)
+        self.set_interval(SAMPLE_S, self._look_at_system)
         self.on_descendant_focus()  # no focus event comes while the terminal itself has no focus
         self.paint_soon()
 
@@ -152,9 +158,12 @@ class PanesScreen(ActionScreen):
                 self.notify(clean(text), severity=severity, markup=False)
                 return
             case PendingApproval():
+                self.app.bell()  # whoever looks elsewhere hears it
                 self._rows_changed = True
             case TurnChanged(turn=turn):
                 self._changed_turns.add(turn.turn_id)
+                if turn.reading and self._ticks:
+                    self._ticks.resume()
             case TurnsLoaded(session_id=session_id):
                 self._reload_chat = self._reload_chat or session_id == self._state.selected
                 self._rows_changed = True
@@ -197,9 +206,12 @@ class PanesScreen(ActionScreen):
             await chat.view.sync(None if rows else changed)
         if rows or reload:
             self._paint_rows()
+        if rows or reload or changed:
+            self._paint_context()
         if self._log_grew:
             self._log_grew = False
             self.query_one(LogsPane).sync(self._state.log)
+            self.query_one(SystemPane).tail.sync(self._state.log)
         self._paint_tokens(chat)
 
     def _paint_rows(self) -> None:
@@ -214,10 +226,22 @@ class PanesScreen(ActionScreen):
             view.clear()
         self._paint_approvals()
         self._paint_score()
+        self._paint_lesson()
         self._paint_queue()
         self._paint_hints()
         if self._ticks and self._something_ticks():
             self._ticks.resume()
+
+    def _paint_context(self) -> None:
+        """Show how much of the model's context the conversation fills."""
+        turns = self._state.turns.get(self._state.selected, ())
+        used = next((t.context_tokens for t in reversed(turns) if t.context_tokens), 0)
+        room = self._state.info.context_tokens
+        box = self.query_one("#prompt-box")
+        about = f"context {used:,} of {room:,} · {used / room:.0%}" if used and room else ""
+        if box.border_subtitle != about and not box.has_class("-editing"):
+            box.set_class(bool(room) and used > FULL_FRAC * room, "-full")
+            box.border_subtitle = about
 
     def _paint_approvals(self) -> None:
         key = self.context.keys.label("approval_answer")
@@ -286,6 +310,23 @@ class PanesScreen(ActionScreen):
         key = keys.label(action_id)
         return f"{keys.label('prompt_leave')}, {key}" if self.scope == "prompt" else key
 
+    def _paint_lesson(self) -> None:
+        """Say what a step that has ended since changed, until somebody looks or goes on talking."""
+        newest = next(filter(is_lesson, reversed(self._state.steps)), None)
+        number = newest.step if newest else -1
+        if self._seen_step is None:
+            self._seen_step = number
+        key = self.context.keys.label("lesson")
+        if newest is None or number <= self._seen_step:
+            self.query_one(LessonBar).show()
+        else:
+            self.query_one(LessonBar).show(sentence(newest), key if self.scope != "prompt" else "")
+
+    def lesson_seen(self) -> None:
+        """Take the line about the newest step away."""
+        self._seen_step = self._state.steps[-1].step if self._state.steps else -1
+        self._paint_lesson()
+
     def _paint_queue(self) -> None:
         outbox, session_id = self.controller.outbox, self._state.selected
         waiting = [message.text for message in outbox.of(session_id)]
@@ -348,8 +389,14 @@ class PanesScreen(ActionScreen):
         state, rewards = self._state, self.controller.rewards
         counting = rewards.seconds_to_undo(rewards.scored) > 0 or self._group_waits
         refusing = self.controller.clock() < self._refused_until
-        working = state.step_started_at is not None
+        working = state.step_started_at is not None or self._reading is not None
         return counting or refusing or working or bool(state.pending_approvals)
+
+    @property
+    def _reading(self) -> ChatTurn | None:
+        """The open session's turn while the model reads its prompt."""
+        turn = self._state.running_turn(self._state.selected)
+        return turn if turn is not None and turn.reading else None
 
     @property
     def _group_waits(self) -> bool:
@@ -363,6 +410,9 @@ class PanesScreen(ActionScreen):
         self._paint_approvals()
         self._paint_score()
         self.query_one(TopBar).sync(self._state)
+        if turn := self._reading:
+            self._changed_turns.add(turn.turn_id)
+            self.paint_soon()
         if (second := int(self.controller.clock())) != self._second and self._state.trainer.groups:
             self._second, self._rows_changed = second, True
             self.paint_soon()
@@ -393,6 +443,7 @@ class PanesScreen(ActionScreen):
         # What is drawn may be of a list that was read anew since.
         of_it = (t for t in reversed(turns) if t.episode_id == turn.episode_id)
         is_last = next(of_it, turn).turn_id == turn.turn_id
+        asked = {ask.session_id for ask in state.pending_approvals.values()}
         return TurnStatus(
             episode=episode,
             training=state.info.training,
@@ -400,6 +451,9 @@ class PanesScreen(ActionScreen):
             untrainable=judged.untrainable if judged else "",
             marked=marked,
             takes_keys=marked and is_last,
+            asked=turn.state == "running" and turn.session_id in asked,
+            answer=self.context.keys.label("approval_answer"),
+            now=self.controller.clock(),
         )
 
     # Focus and room ------------------------------------------------------------------------
@@ -430,6 +484,7 @@ class PanesScreen(ActionScreen):
             self._point()
             self._paint_hints()
             self._paint_score()
+            self._paint_lesson()
             if self.scope != "prompt":
                 self.query_one(PaneTabs).pane = self.scope
 
@@ -460,7 +515,7 @@ class PanesScreen(ActionScreen):
     @property
     def draft(self) -> str:
         """What stands in the prompt."""
-        return self.query_one(Prompt).text
+        return self.query_one(Prompt).message
 
     def _show(self, pane: Scope) -> None:
         # Each class update restyles the whole screen, so only the last change triggers one.
@@ -475,10 +530,22 @@ class PanesScreen(ActionScreen):
         """Follow a log and sample the machine only while they are shown: both cost time."""
         if pane == "system":
             self._work(self.controller.refresh_system())
-        if pane != "logs":
+        system = self.query_one(SystemPane)
+        if pane == "system":
+            self.call_after_refresh(self._follow_cursor, system)
+        elif pane != "logs":
             self.workers.cancel_group(self, "log")
         elif not any(w.group == "log" and w.is_running for w in self.workers if w.node is self):
             self._follow_log(self._state.log.process or SUPERVISOR)
+
+    def _follow_cursor(self, system: SystemPane) -> None:
+        """Read the log of the process under the cursor, if it is shown beside it."""
+        if self.pane == "system" and system.has_tail and system.processes.cursor_key:
+            self._follow_log(system.processes.cursor_key)
+
+    def on_log_followed(self) -> None:
+        """Show the log of another process beside the processes."""
+        self._follow_cursor(self.query_one(SystemPane))
 
     def on_resize(self, event: events.Resize) -> None:
         """In a narrow terminal show the pane that has the focus."""

@@ -19,10 +19,12 @@ from hermes_tui.core.stack_status import SUPERVISOR
 from hermes_tui.tui import messages
 from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import bindings
-from hermes_tui.tui.screens.compare_replies import CompareScreen, GroupSizeScreen
+from hermes_tui.tui.screens.compare_replies import GroupSizeScreen
 from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
+from hermes_tui.tui.screens.conversations import ConversationsScreen
 from hermes_tui.tui.screens.dialogs import AskScreen, Dialog, RewardScreen
-from hermes_tui.tui.screens.layout import FOCUS, PanesScreen
+from hermes_tui.tui.screens.layout import FOCUS
+from hermes_tui.tui.screens.slash_commands import SlashCommands, is_command
 from hermes_tui.tui.screens.step_dialogs import AnswersScreen, EpisodesScreen
 from hermes_tui.tui.widgets.base import ActionOwner
 from hermes_tui.tui.widgets.chat_pane import ChatView
@@ -30,9 +32,10 @@ from hermes_tui.tui.widgets.logs_pane import LogsPane
 from hermes_tui.tui.widgets.prompt import Prompt
 from hermes_tui.tui.widgets.sessions_pane import SessionsPane
 from hermes_tui.tui.widgets.token_view import TokenView
+from hermes_tui.tui.widgets.training_pane import TrainingPane
 
 
-class MainScreen(PanesScreen):
+class MainScreen(ConversationsScreen):
     """Calls the controller for messages and actions."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen")]
@@ -44,14 +47,41 @@ class MainScreen(PanesScreen):
     # Messages of the widgets ----------------------------------------------------------------
 
     def on_message_typed(self, message: messages.MessageTyped) -> None:
-        """Say it to the agent."""
+        """Say it to the agent, or do what a slash asks for."""
+        if is_command(message.text):
+            self._run_command(message.text)
+            return
+        self.lesson_seen()
+        if self._say_edited(message.text):
+            return
         if reason := self.controller.refusal():
-            self.notify(reason, severity="warning", markup=False)
-            self.query_one(Prompt).take_back(message.text)
+            self._refuse(message.text, reason)
             return
         if self.pane == "sessions" or self.has_class("-page"):
             self._show("chat")
-        self.run_worker(self._send(message.text), group="turns")
+        text = message.text.removeprefix("/") if message.text.startswith("//") else message.text
+        self.run_worker(self._send(text), group="turns")
+
+    def _run_command(self, text: str) -> None:
+        try:
+            doing = SlashCommands(self.controller, self._press).run(text)
+        except ValueError as error:
+            self._refuse(text, str(error))
+            return
+        if doing is not None:
+            self._work(doing)
+
+    def _press(self, action_id: str) -> Awaitable[None] | None:
+        """Do any action; the app does its own once the message has reached it."""
+        if BY_ID[action_id].scope != "app":
+            return self.press(action_id)
+        self.post_message(messages.ActionPressed(action_id))
+        return None
+
+    def _refuse(self, text: str, reason: str) -> None:
+        """Say why a text was not taken, and put it back."""
+        self.notify(clean(reason), severity="warning", markup=False)
+        self.query_one(Prompt).take_back(text)
 
     async def _send(self, text: str) -> None:
         if not await self.controller.send(text):
@@ -168,16 +198,14 @@ class MainScreen(PanesScreen):
         if step is not None:
             self._ask(EpisodesScreen(self._state, step), answer)
 
+    def on_version_picked(self, message: messages.VersionPicked) -> None:
+        """Show the step that made a version."""
+        self.go("training")
+        self.query_one(TrainingPane).show_step(message.step)
+
     def on_hold_toggled(self) -> None:
         """Pause or resume training."""
         self._work(self.controller.toggle_training())
-
-    def _ask(
-        self, dialog: Dialog[ScreenResultType], answer: Callable[[ScreenResultType | None], None]
-    ) -> None:
-        """Open a dialog, unless one is open: a key pressed twice opens one."""
-        if self.is_active:
-            self.app.push_screen(dialog, answer)
 
     # Actions -------------------------------------------------------------------------------
 
@@ -341,7 +369,7 @@ class MainScreen(PanesScreen):
 
     def _compare(self, comparison: Comparison) -> None:
         self._comparison = comparison
-        self.app.push_screen(CompareScreen(self.controller, self.context, comparison))
+        super()._compare(comparison)
 
     async def _reopen(self, group_id: str) -> None:
         """Open a comparison that was begun before, here or in another view."""

@@ -10,26 +10,33 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import Static
+from textual.widgets.markdown import MarkdownFence
 
-from hermes_tui.core.changes import ChatTurn, ToolPart
+from hermes_tui.core.changes import ChatTurn
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.context import AppContext
 from hermes_tui.tui.keys import Keys, bindings
-from hermes_tui.tui.messages import CopyRequested, FindRequested
+from hermes_tui.tui.messages import CopyRequested, EditRequested, FindRequested, RetryRequested
 from hermes_tui.tui.widgets.base import ActionOwner, titled
 from hermes_tui.tui.widgets.formatting import literal, path
-from hermes_tui.tui.widgets.markdown_reply import ReplyChunk
+from hermes_tui.tui.widgets.hits import Hits
+from hermes_tui.tui.widgets.markdown_reply import ReplyChunk, code_around
 from hermes_tui.tui.widgets.tool_block import FoldedBlock
 from hermes_tui.tui.widgets.transcript import NEAR, TranscriptScroll
-from hermes_tui.tui.widgets.turn_view import SCORE_KEYS, TurnStatus, TurnView
+from hermes_tui.tui.widgets.turn_view import SCORE_KEYS, TurnStatus, TurnView, words_of_part
 from hermes_tui.tui.widgets.unread_bar import UnreadBar
+from hermes_tui_services.api.wire import SearchHit
 
 BATCH = 10
 """Turns to mount at a time: at first, and when the person scrolls to an edge."""
 
 BORDER_CELLS = 2
 """Cells of a line in the border that are no text."""
+
+HIT_TRIES = 3
+"""Layouts after which what was found is in its place."""
 
 MAX_MOUNTED = 3 * BATCH
 """Most turns that stay mounted."""
@@ -77,6 +84,7 @@ class ChatView(ActionOwner, TranscriptScroll):
         """``turns[_first:_end]`` are mounted."""
         self._found = 0
         self._last_find = ""
+        self._hits = Hits()
 
     def compose(self) -> ComposeResult:
         """Lay out the empty conversation."""
@@ -210,28 +218,44 @@ class ChatView(ActionOwner, TranscriptScroll):
                 return True
         return False
 
+    def find_at(self, hit: SearchHit, text: str) -> bool:
+        """Go to a text in the turn in which a search found it; return whether the turn is there.
+
+        A turn that the trainer recorded has no run: it is known by when it ran.
+        """
+        for index, turn in enumerate(self._turns):
+            ran = hit.started_at <= turn.started_at <= hit.finished_at
+            if turn.run_id == hit.run_id if turn.run_id else ran:
+                self._found, self._last_find = index, text
+                self.run_worker(self._go_to(index, text.casefold()), group="find")
+                return True
+        return False
+
     async def _go_to(self, index: int, wanted: str) -> None:
         self.following = False
         async with self.changing():
             if not self._first <= index < self._end:
                 first = max(index - BATCH // 2, 0)
                 await self._open(first, min(first + BATCH, len(self._turns)))
-        turn = self._turns[index]
-        for view in self.views():
-            view.set_class(view.turn is turn, "-found")
-            if view.turn is turn:
-                self.call_after_refresh(self._go_to_words, view, wanted)
+            view = next(view for view in self.views() if view.turn is self._turns[index])
+            await view.reveal(wanted)
+        for other in self.views():
+            other.set_class(other is view, "-found")
+        self._hits.mark(view, wanted)
+        self.call_after_refresh(self._show_hit, view, HIT_TRIES)
 
-    def _go_to_words(self, view: TurnView, wanted: str) -> None:
-        turn = view.turn
-        target: TurnView | ReplyChunk = view
-        if wanted not in turn.user_text.casefold():
-            holding = [reply for reply in view.chunks if wanted in reply.words.casefold()]
-            if holding and holding[0] is not view.chunks[0]:
-                target = holding[0]
-            if wanted not in turn.text.casefold():
-                view.fold(False)  # the match is in a folded block
-        self.call_after_refresh(target.scroll_visible, animate=False, top=True, force=True)
+    def _show_hit(self, view: TurnView, tries: int) -> None:
+        """Scroll to the first hit; where Markdown drew nothing of what was searched, to the turn.
+
+        Args:
+            view: the turn.
+            tries: how often to do it, a layout later each: what comes in sight wakes, and moves it.
+        """
+        row = self._hits.first_row
+        y = view.region.y if row is None else row
+        self.scroll_to(y=self.scroll_y + y - self.region.y - self.size.height // 3)
+        if tries > 1:
+            self.call_after_refresh(self._show_hit, view, tries - 1)
 
     def do_chat_follow(self) -> None:
         """Follow the newest text."""
@@ -240,7 +264,68 @@ class ChatView(ActionOwner, TranscriptScroll):
         else:
             self.follow()
 
+    def do_chat_retry(self) -> None:
+        """Ask for another reply."""
+        self.post_message(RetryRequested())
+
+    def do_chat_edit(self) -> None:
+        """Ask for other words."""
+        self.post_message(EditRequested())
+
+    # The piece that is marked ------------------------------------------------------------------
+
+    def do_chat_before(self) -> None:
+        """Mark the piece before: a tool call, a code block, or a turn."""
+        self.run_worker(self._mark_next(-1), group="mark")
+
+    def do_chat_after(self) -> None:
+        """Mark the next piece."""
+        self.run_worker(self._mark_next(1), group="mark")
+
+    @property
+    def marked(self) -> Widget | None:
+        """The tool call, code block or turn that keys are about; None for none."""
+        return next(iter(self.query(".-marked")), None)
+
+    async def _mark_next(self, by: int) -> None:
+        async with self.changing():
+            piece = self._piece_beyond(by)
+            if piece is None and by < 0 and self._first > 0:
+                await self._mount_from(max(self._first - BATCH, 0))
+                piece = self._piece_beyond(by)
+            if isinstance(piece, ReplyChunk):  # asleep: its code has no widget yet
+                await piece.wake()
+                code = list(piece.query(MarkdownFence))
+                piece = code[0 if by > 0 else -1] if code else piece
+        if piece is not None:
+            self.query(".-marked").remove_class("-marked")
+            piece.add_class("-marked")
+            self.following = False
+            self.call_after_refresh(piece.scroll_visible, animate=False, force=True)
+
+    def _piece_beyond(self, by: int) -> Widget | None:
+        """Return the piece before or after the marked one; None where there is none.
+
+        Without a mark: the last piece, or the first one in sight.
+        """
+        pieces = [piece for view in self.views() for piece in view.pieces]
+        marked = self.marked
+        if marked in pieces:
+            index = pieces.index(marked) + by
+            return pieces[index] if 0 <= index < len(pieces) else None
+        if by < 0:
+            return pieces[-1] if pieces else None
+        return next((piece for piece in pieces if piece.region.y >= self.region.y), None)
+
     def do_chat_fold(self) -> None:
+        """Fold or unfold the marked tool call; without a mark the newest."""
+        blocks = list(self.query(FoldedBlock))
+        if isinstance(self.marked, FoldedBlock):
+            blocks = [self.marked]
+        if blocks:
+            blocks[-1].fold(not blocks[-1].folded)
+
+    def do_chat_fold_all(self) -> None:
         """Fold all tool calls, or unfold them when all are folded."""
         blocks = list(self.query(FoldedBlock))
         fold = any(not block.folded for block in blocks)
@@ -248,20 +333,28 @@ class ChatView(ActionOwner, TranscriptScroll):
             block.fold(fold)
 
     def do_chat_copy(self) -> None:
-        """Copy the agent's last reply."""
-        text = next((turn.text for turn in reversed(self._turns) if turn.text), "")
-        self.post_message(CopyRequested(text, "the last reply"))
+        """Copy what is marked; without a mark the agent's last reply."""
+        match self.marked:
+            case FoldedBlock() as block:
+                text, what = block.words, "the tool's output"
+            case MarkdownFence() as fence:
+                text, what = self._whole_code(fence), "the code"
+            case TurnView(turn=turn):
+                text, what = f"{turn.user_text}\n\n{turn.text}".strip(), "the turn"
+            case _:
+                text = next((turn.text for turn in reversed(self._turns) if turn.text), "")
+                what = "the last reply"
+        self.post_message(CopyRequested(text, what))
+
+    def _whole_code(self, fence: MarkdownFence) -> str:
+        """Return all of a block of code; a long one is drawn in several chunks."""
+        view = next(view for view in self.views() if view in fence.ancestors)
+        return code_around(fence.code, view.turn.text)
 
 
 def words_of(turn: ChatTurn) -> str:
     """Return all text of a turn, folded or not, to search in."""
-    said = [turn.user_text]
-    for part in turn.parts:
-        if isinstance(part, ToolPart):
-            said += [part.name, part.arguments, part.result or ""]
-        else:
-            said.append(part.text)
-    return "\n".join([*said, turn.error])
+    return "\n".join([turn.user_text, *map(words_of_part, turn.parts), turn.error])
 
 
 class ChatPane(Vertical):

@@ -10,6 +10,7 @@ from textual.await_complete import AwaitComplete
 from textual.geometry import Size
 from textual.reactive import var
 from textual.widgets import Markdown
+from textual.widgets.markdown import MarkdownFence
 
 from hermes_tui.core.sanitize import clean
 from hermes_tui.tui.widgets.markdown_chunks import ChunkStart
@@ -47,6 +48,12 @@ class Paragraph(_Paragraph):  # type: ignore[valid-type, misc]
     )  # Textual's own (8.2.8) lays out the whole screen whenever it grows
 
 
+def code_around(code: str, text: str) -> str:
+    """Return the whole block of code of a reply that a part of it is drawn from."""
+    blocks = [token.content for token in _parser().parse(clean(text)) if token.type == "fence"]
+    return next((block for block in blocks if code.strip("\n") in block), code)
+
+
 class ReplyChunk(Markdown):
     """One chunk of a reply. Text is appended without parsing it all again.
 
@@ -78,7 +85,6 @@ class ReplyChunk(Markdown):
         """Its Markdown source, asleep or not."""
         self._turning = asyncio.Lock()
         self._ended = False
-        self._cut_code = False
         self._rows = 0
         """Its height while it sleeps."""
         if asleep:
@@ -108,9 +114,13 @@ class ReplyChunk(Markdown):
             if delta and not self.asleep:
                 await self.append(delta)
 
+    def goes_on(self, fence: MarkdownFence) -> bool:
+        """Whether a block of code goes on with the one that the chunk before ends with."""
+        return self.start.kind == "code" and fence is next(iter(self.query(MarkdownFence)), None)
+
     def end_at(self, start: ChunkStart) -> None:
         """Note that it is complete, and which chunk follows."""
-        self._ended, self._cut_code = True, start.kind == "code"
+        self._ended = True
         self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
@@ -118,7 +128,7 @@ class ReplyChunk(Markdown):
         height = super().get_content_height(container, viewport, width)
         last = next(iter(self.children[-1:]), None)
         room = last.styles.margin.bottom if last else 0
-        return max(height - room - self._cut_code, 0)
+        return max(height - room, 0)
 
     async def sleep(self) -> None:
         """Remove the paragraphs, and keep their height."""
@@ -152,7 +162,7 @@ class ReplyChunk(Markdown):
     async def merge(self, following: ReplyChunk) -> None:
         """Take over the following chunk's text, and remove it; both are asleep."""
         self.words += following.words.removeprefix(clean(following.start.prefix))
-        self.end, self._cut_code = following.end, following._cut_code
+        self.end = following.end
         self._rows += following._rows + (following.start.kind == "paragraph")
         with self.app.batch_update():
             self.styles.height = self._rows

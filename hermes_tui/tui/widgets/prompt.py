@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from textual import events
 from textual.geometry import Offset
 from textual.widgets import TextArea
 
+from hermes_tui.core.commands import BY_WORD
 from hermes_tui.tui.keys import Keys
 from hermes_tui.tui.messages import MessageTyped
 from hermes_tui.tui.widgets.base import ActionOwner
@@ -16,9 +18,16 @@ from hermes_tui.tui.widgets.inputs import act_in_order
 MAX_HISTORY = 100
 """Messages that the up key can recall."""
 
+PASTE_LINES, PASTE_CHARS = 15, 1_000
+"""A paste of more than either stands in the prompt as one word, until it is sent."""
+
+_PASTED = re.compile(r"\[paste \d+: [^\]\n]*\]$")
+
 
 class Prompt(ActionOwner, TextArea):
     """A message of one or more lines: enter sends, a backslash at the end of a line goes on.
+
+    A long paste is shown as ``[paste 1: 120 lines]``; backspace removes it as a whole.
 
     Args:
         keys: those in force.
@@ -44,13 +53,53 @@ class Prompt(ActionOwner, TextArea):
         self._take_queued = take_queued
         self._history: list[str] = []
         self._recalled = 0
+        self._pastes: dict[str, str] = {}
+        """What the words that stand for long pastes mean."""
+
+    @property
+    def message(self) -> str:
+        """What is typed, with long pastes in full."""
+        text = self.text
+        for word, pasted in self._pastes.items():
+            text = text.replace(word, pasted)
+        return text
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Show a long paste as one word."""
+        lines = event.text.count("\n") + 1
+        if lines <= PASTE_LINES and len(event.text) <= PASTE_CHARS:
+            return
+        size = f"{lines} lines" if lines > 1 else f"{len(event.text)} characters"
+        word = f"[paste {len(self._pastes) + 1}: {size}]"
+        self._pastes[word] = event.text
+        event.text = word  # TextArea's own handler, which comes next, inserts it
+
+    def _removed_paste(self) -> bool:
+        """Remove the pasted word before the cursor; return whether there was one."""
+        row, column = self.cursor_location
+        word = _PASTED.search(self.document.get_line(row)[:column])
+        if not word or word[0] not in self._pastes or self.selected_text:
+            return False
+        self.delete((row, word.start()), (row, column))
+        return True
+
+    def update_suggestion(self) -> None:
+        """Suggest the command that a slash and some letters begin; the right key takes it."""
+        text = self.text
+        word = text[1:] if text.startswith("/") else ""
+        self.suggestion = next((w[len(word) :] for w in BY_WORD if word and w.startswith(word)), "")
+
+    def do_prompt_clear(self) -> None:
+        """Empty the prompt; the up key brings the text back."""
+        if text := self.message.strip():
+            self.sent(text)
 
     def do_prompt_send(self) -> None:
         """Send the text, unless it is blank or the line ends in a backslash."""
         row, column = self.cursor_location
         if self.document.get_line(row)[:column].endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column))
-        elif text := self.text.strip():
+        elif text := self.message.strip():
             self.sent(text)
             self.post_message(MessageTyped(text))
 
@@ -105,7 +154,9 @@ class Prompt(ActionOwner, TextArea):
         """
         if action := self._keys.action("prompt", event.key):
             self.action_do(action.id)
-        elif not self._recall(event.key):
+        elif not (event.key == "backspace" and self._removed_paste()) and not self._recall(
+            event.key
+        ):
             await act_in_order(self, event)
             return
         event.prevent_default()

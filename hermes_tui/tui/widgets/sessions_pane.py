@@ -18,7 +18,13 @@ from hermes_tui.core.sanitize import one_line
 from hermes_tui.core.state import ViewState
 from hermes_tui.core.waiting import when_trained
 from hermes_tui.tui.keys import Keys, bindings
-from hermes_tui.tui.messages import ComparisonRequested, EpisodePicked, FilterRequested
+from hermes_tui.tui.messages import (
+    ComparisonRequested,
+    DeleteRequested,
+    EpisodePicked,
+    FilterRequested,
+    RenameRequested,
+)
 from hermes_tui.tui.widgets.base import ActionOwner, titled
 from hermes_tui.tui.widgets.formatting import age, literal, signed_reward, state
 from hermes_tui.tui.widgets.row_list import Row, RowList
@@ -56,6 +62,8 @@ class SessionsPane(ActionOwner, RowList):
         self._filtered: frozenset[str] = frozenset()
         """The sessions that there were when the filter was set; it hides no newer one."""
         self._view = ViewState()
+        self._unfolded: set[str] = set()
+        """Groups whose siblings are listed one by one."""
 
     def on_mount(self) -> None:
         """Show the empty list."""
@@ -74,9 +82,18 @@ class SessionsPane(ActionOwner, RowList):
         self._view = view
         rows: list[Row] = []
         siblings = view.siblings()
-        ordered = sorted(view.sessions.values(), key=lambda s: s.created_at, reverse=True)
+        kept = [
+            session for session in view.sessions.values() if session.session_id not in view.deleted
+        ]
+        ordered = sorted(kept, key=lambda s: s.created_at, reverse=True)
         listed = [session for session in ordered if self._matches(view, session.session_id)]
+        folded = self._folded(view, listed)
         for session in listed:
+            if session.group_id in folded:
+                if members := folded[session.group_id]:
+                    rows.append(_group_row(view, session.group_id, members, self._clock()))
+                    folded[session.group_id] = []  # its row is there
+                continue
             session_id = session.session_id
             opened = session_id == view.selected
             episodes = view.episodes_of(session_id)
@@ -98,6 +115,20 @@ class SessionsPane(ActionOwner, RowList):
         self.show([*self._about_filter(), *rows] or [_EMPTY])
         if isinstance(self.parent, SessionsBox):
             self.parent.say(len(listed), len(ordered), view)
+
+    def _folded(self, view: ViewState, listed: Sequence[SessionRow]) -> dict[str, list[SessionRow]]:
+        """Return the siblings of each group that is one row: none of them is open, nor unfolded."""
+        groups: dict[str, list[SessionRow]] = {}
+        for session in listed:
+            groups.setdefault(session.group_id, []).append(session)
+        return {
+            group_id: members
+            for group_id, members in groups.items()
+            if group_id
+            and len(members) > 1
+            and group_id not in self._unfolded
+            and all(member.session_id != view.selected for member in members)
+        }
 
     def _about_filter(self) -> list[Row]:
         """Return the row that names the filter, and the key that clears it."""
@@ -128,13 +159,24 @@ class SessionsPane(ActionOwner, RowList):
         """List all sessions again."""
         self.filter("", self._view)
 
+    def do_sessions_rename(self) -> None:
+        """Ask for a name."""
+        self.post_message(RenameRequested())
+
+    def do_sessions_delete(self) -> None:
+        """Delete what the cursor is on."""
+        self.post_message(DeleteRequested())
+
     def do_compare_again(self) -> None:
         """Open the comparison of the session under the cursor again."""
         self.post_message(ComparisonRequested())
 
     @property
     def cursor_session(self) -> str:
-        """The session that the cursor is on; empty for none."""
+        """The session that the cursor is on, of a group the first; empty for none."""
+        if group_id := _group_of(self.cursor_key):
+            members = (s for s in self._view.sessions.values() if s.group_id == group_id)
+            return next((session.session_id for session in members), "")
         return self.cursor_key.partition("\n")[0]
 
     def filter(self, text: str, view: ViewState) -> None:
@@ -150,11 +192,18 @@ class SessionsPane(ActionOwner, RowList):
     @property
     def under_cursor(self) -> tuple[str, str]:
         """(session, episode) of the row under the cursor; empty where there is none."""
+        if _group_of(self.cursor_key):
+            return "", ""
         session_id, _, episode_id = self.cursor_key.partition("\n")
         return session_id, episode_id
 
     def picked(self) -> None:
-        """Open what the cursor is on."""
+        """Open what the cursor is on; of a group list the siblings."""
+        if group_id := _group_of(self.cursor_key):
+            self._unfolded.add(group_id)
+            self.sync(self._view)
+            self.action_move(0)
+            return
         session_id, episode_id = self.under_cursor
         if session_id:
             self.post_message(EpisodePicked(session_id, episode_id))
@@ -205,6 +254,29 @@ class SessionsBox(Vertical):
             text.update(words)
 
 
+_GROUP = "\n\n"
+"""Begins the key of a group's row; a session's key begins with its id."""
+
+
+def _group_of(key: str) -> str:
+    """Return the group that a row stands for; empty for the row of a session or an episode."""
+    return key.removeprefix(_GROUP) if key.startswith(_GROUP) else ""
+
+
+def _group_row(view: ViewState, group_id: str, members: Sequence[SessionRow], now: float) -> Row:
+    """Return the one row of siblings: how many there are, and how many are judged."""
+    rows = [view.latest(member.session_id) for member in members]
+    judged = sum(row is not None and row.reward is not None for row in rows)
+    best = max((row.reward for row in rows if row and row.reward is not None), default=None)
+    word = f"{judged} judged" if judged < len(members) else f"best {signed_reward(best)}"
+    ago = age(now - max(member.created_at for member in members))
+    return Row(
+        key=f"{_GROUP}{group_id}",
+        left=literal(f"⊞ {view.title(members[-1].session_id)}"),  # the oldest: no branch's name
+        right=Content.styled(f"×{len(members)} {word} {ago}", "dim"),
+    )
+
+
 _EMPTY = Row(key="", left=Content.styled("  none yet", "dim"), selectable=False)
 
 
@@ -216,6 +288,9 @@ def explain_row(view: ViewState, key: str, now: float) -> str:
         key: the row's key: a session's id, and for an episode its id after a newline.
         now: seconds since the epoch.
     """
+    if group_id := _group_of(key):
+        num = sum(session.group_id == group_id for session in view.sessions.values())
+        return f"{num} replies to one message\nenter lists them"
     session_id, _, episode_id = key.partition("\n")
     if session_id not in view.sessions:
         return ""

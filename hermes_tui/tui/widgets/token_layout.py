@@ -353,7 +353,10 @@ def bar(token: Token) -> str:
         return " "
     if math.isnan(token.logprob):
         return "?"
-    return "▁▂▃▄▅▆▇█"[min(int(math.exp(min(token.logprob, 0.0)) * 8), 7)]
+    probability = math.exp(min(token.logprob, 0.0))
+    if probability < LEVEL_BOUNDS[-1]:
+        return "·"  # told from a low bar without colour
+    return "▁▂▃▄▅▆▇█"[min(int(probability * 8), 7)]
 
 
 def trajectory(detail: EpisodeDetail, live: dict[str, list[Token]]) -> list[Item]:

@@ -358,7 +358,7 @@ class Legend(Static):
         styles = ("", "$text-success", "$text-accent", "$text-warning", "bold $text-error")
         bounds = ("≥.8", "≥.4", "≥.15", "≥.04", "<.04")
         parts: list[str | tuple[str, str]] = [("p  ", "dim")]
-        for style, mark, bound in zip(styles, "█▅▃▁▁", bounds, strict=True):
+        for style, mark, bound in zip(styles, "█▅▃▁·", bounds, strict=True):
             parts += [(f"{mark} {bound}", style), "  "]
         self.update(Content.assemble(*parts))
 

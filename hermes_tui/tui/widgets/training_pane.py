@@ -250,6 +250,11 @@ class TrainingPane(ActionOwner, ImmediateScroll, VerticalScroll, can_focus=True)
         if step := self._step(trained_steps(self._view)):
             self.post_message(StepPicked(step.step))
 
+    def show_step(self, number: int) -> None:
+        """Show a step by its number; one that trained nothing has no figures."""
+        self._chosen = number
+        self.sync(self._view)
+
     def do_training_step_before(self) -> None:
         """Show the step before."""
         self._go_by(-1)

@@ -11,9 +11,11 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
 from textual.reactive import var
+from textual.widget import Widget
 from textual.widgets import Static
+from textual.widgets.markdown import MarkdownFence
 
-from hermes_tui.core.changes import ChatTurn, Part, TextPart
+from hermes_tui.core.changes import ChatTurn, Part, TextPart, ToolPart
 from hermes_tui.core.models import EpisodeRow
 from hermes_tui.core.reasons import reason_text, reasons_text
 from hermes_tui.core.sanitize import one_line
@@ -45,7 +47,16 @@ class TurnStatus:
     """Whether it is picked as the best of those that are compared."""
     undo: str = ""
     """The key that undoes the score; empty without one."""
+    asked: bool = False
+    """Whether the agent waits for a person's answer in it."""
+    answer: str = ""
+    """The key that answers, as shown; empty without one."""
+    now: float = 0.0
+    """Seconds since the epoch."""
 
+
+SLOW_TOKENS_PER_S = 10
+"""Below this a speed has a decimal: nothing that moves is shown as 0."""
 
 SCORE_KEYS = {1.0: "score_good", -1.0: "score_bad"}
 """The actions that give one reward each; pressed again they take it back."""
@@ -57,6 +68,12 @@ MARK = "▪ "
 def badge(turn: ChatTurn, status: TurnStatus) -> Content:
     """Return a turn's badge: glyph, word, and the reason if there is one."""
     episode = status.episode
+    if turn.state == "running" and status.asked:
+        key = _dim(f" · {status.answer} answers") if status.answer else Content()
+        return literal("◆ waits for you", "bold $text-warning") + key
+    if turn.state == "running" and turn.reading:
+        seconds = max(status.now - turn.reading_since, 0.0)
+        return literal(f"◌ reading {turn.reading:,} tokens · {seconds:.0f} s", "dim")
     if turn.state == "running":
         return literal("◌ speaking", "dim")
     if turn.state == "failed":
@@ -109,19 +126,29 @@ def cost(turn: ChatTurn) -> dict[str, str]:
     parts: dict[str, str] = {}
     if turn.num_tokens:
         parts["tokens"] = f"{turn.num_tokens} tok"
+    if turn.first_token_s is not None:
+        parts["first"] = f"first {turn.first_token_s:.1f} s"
     if turn.num_tokens and turn.seconds > 0:
         parts["time"] = f"{turn.seconds:.1f} s"
-        parts["speed"] = f"{turn.num_tokens / turn.seconds:.0f} tok/s"
+        speed = turn.num_tokens / (turn.sampling_s or turn.seconds)
+        parts["speed"] = f"{speed:.{int(speed < SLOW_TOKENS_PER_S)}f} tok/s"
     if turn.policy_version is not None:
         parts["version"] = f"v{turn.policy_version}"
     return parts
+
+
+def words_of_part(part: Part) -> str:
+    """Return all text of a part, to search in."""
+    if isinstance(part, ToolPart):
+        return "\n".join((part.name, part.arguments, part.result or ""))
+    return part.text
 
 
 class CostLine(Static):
     """The agent's name and the turn's cost; a narrow line drops the least important parts."""
 
     WHO = "hermes"
-    DROP_ORDER = ("speed", "time", "tokens")
+    DROP_ORDER = ("time", "first", "speed", "tokens")
     """Parts in the order in which a narrow line drops them."""
 
     def __init__(self) -> None:
@@ -180,6 +207,22 @@ class TurnView(Vertical):
         """The chunks of the agent's replies, in order."""
         return list(self.query_children(ReplyChunk))
 
+    @property
+    def pieces(self) -> list[Widget]:
+        """What can be marked, in order: the turn, its tool calls, and its blocks of code.
+
+        A chunk that sleeps stands for the code in it.
+        """
+        found: list[Widget] = [self]
+        for widget in self.children:
+            if isinstance(widget, FoldedBlock) or (
+                isinstance(widget, ReplyChunk) and widget.asleep and "```" in widget.words
+            ):
+                found.append(widget)
+            elif isinstance(widget, ReplyChunk):
+                found += [f for f in widget.query(MarkdownFence) if not widget.goes_on(f)]
+        return found
+
     def compose(self) -> ComposeResult:
         """Lay out the parts so far."""
         yield Static(_dim("you"), classes="who you")
@@ -190,7 +233,9 @@ class TurnView(Vertical):
         yield Badge(Content(), classes="badge")
 
     def on_mount(self) -> None:
-        """Show cost and badge."""
+        """Show cost and badge, and how each call ended."""
+        for number, part in enumerate(self.turn.parts[: len(self._parts)]):  # it may have grown
+            self._sync_block(number, part)
         self._sync_lines()
 
     def _new_part(self, part: Part) -> list[ReplyChunk] | list[FoldedBlock]:
@@ -220,9 +265,14 @@ class TurnView(Vertical):
             widget = self._parts[number]
             if isinstance(widget, ReplyChunk) and isinstance(part, TextPart):
                 await self._grow(number, widget, part.text)
-            elif isinstance(widget, FoldedBlock) and not isinstance(part, TextPart):
-                widget.sync(part)
+            else:
+                self._sync_block(number, part)
         self._sync_lines()
+
+    def _sync_block(self, number: int, part: Part) -> None:
+        block = self._parts[number]
+        if isinstance(block, FoldedBlock) and not isinstance(part, TextPart):
+            block.sync(part, over=self.turn.state != "running", asked=self._fate.asked)
 
     async def _grow(self, number: int, reply: ReplyChunk, text: str) -> None:
         """Show all text of a reply; each further chunk gets a widget of its own."""
@@ -241,10 +291,19 @@ class TurnView(Vertical):
         if line.content != content:
             line.update(content)
 
-    def fold(self, folded: bool) -> None:
-        """Hide or show the tools' arguments and results."""
-        for block in self.query(FoldedBlock):
-            block.fold(folded)
+    async def reveal(self, wanted: str) -> None:
+        """Draw what holds a text: unfold a tool's output, wake a chunk that sleeps.
+
+        Args:
+            wanted: the text, casefolded.
+        """
+        for widget in list(self.children):
+            if isinstance(widget, ReplyChunk) and wanted in widget.words.casefold():
+                await widget.wake()
+        if wanted not in self.turn.user_text.casefold() + self.turn.text.casefold():
+            for block in self.query(FoldedBlock):
+                if wanted in words_of_part(block.part).casefold():
+                    block.fold(False)
 
     def __rich_repr__(self) -> Any:
         """Name the turn in Textual's developer tools."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
+from urllib.parse import urlencode
 
 import httpx
 from pydantic import BaseModel
@@ -17,9 +18,11 @@ from hermes_tui_services.api.events import TurnEnd, TurnEvent, event_from_respon
 from hermes_tui_services.api.protocol import SESSION_KEY_HEADER, path_key
 from hermes_tui_services.api.wire import (
     ConversationInfo,
+    ForkAnswer,
     History,
     InterruptAnswer,
     RunningTurn,
+    SearchHit,
     StatusAnswer,
 )
 
@@ -193,6 +196,29 @@ class AgentClient:
     async def sessions(self) -> list[ConversationInfo]:
         """Return every session, the one used last first. Raises: ServiceError."""
         return (await self._call("GET", "/sessions", _Rows[ConversationInfo])).data
+
+    async def fork(self, session_key: str, new_key: str, until: float | None = None) -> int:
+        """Begin a new session with the turns of another; return how many were copied.
+
+        Args:
+            session_key: the session to copy; it stays as it is.
+            new_key: the key of the new one.
+            until: Unix seconds; turns that finished later are left out. None copies all.
+
+        Raises: RefusedError: 404, there is no such session; 409, the new key is taken.
+            ServiceError.
+        """
+        body = {"session_key": new_key, "until": until}
+        path = f"/sessions/{path_key(session_key)}/fork"
+        return (await self._call("POST", path, ForkAnswer, body)).num_turns
+
+    async def search(self, text: str, limit: int = 100) -> list[SearchHit]:
+        """Return the turns of all sessions that contain a text, whatever its case, newest first.
+
+        Raises: RefusedError: 400, the text is empty. ServiceError.
+        """
+        path = f"/search?{urlencode({'q': text, 'limit': limit})}"
+        return (await self._call("GET", path, _Rows[SearchHit])).data
 
     async def close(self, session_key: str) -> None:
         """Forget a session and its history. Raises: ServiceError."""

@@ -10,7 +10,7 @@ Between the roles an event is one JSON object in a stream of server-sent events 
 ``delta``                 ``text``: the next part of the reply
 ``reasoning``             ``text``: the next part of the model's reasoning
 ``tool_call``             ``call_id``, ``name``, ``args`` (JSON text)
-``tool_result``           ``call_id``, ``name``, ``result``
+``tool_result``           ``call_id``, ``name``, ``result``, ``seconds`` when it is known
 ``approval_requested``    ``approval_id``, ``kind`` ("command" or "clarify"), ``command``,
                           ``description``, ``choices``, ``expires_at`` (Unix seconds)
 ``approval_answered``     ``approval_id``, ``choice``
@@ -85,6 +85,8 @@ class ToolReturned:
     """The call that it answers."""
     output: str
     name: str = ""
+    seconds: float | None = None
+    """How long it took, a person's answer included; None when that was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +241,11 @@ def approval_to_json(event: ApprovalRequested | ApprovalAnswered) -> dict[str, A
     return fields if event.command is None else {**fields, "command": event.command}
 
 
+def tool_time(event: ToolReturned) -> dict[str, float]:
+    """Return how long a tool took, as a field that is left out when that is not known."""
+    return {} if event.seconds is None else {"seconds": round(event.seconds, 3)}
+
+
 def event_to_json(event: TurnEvent) -> dict[str, Any]:
     """Return an event as the roles send it to each other; the module's docstring lists them."""
     match event:
@@ -251,7 +258,8 @@ def event_to_json(event: TurnEvent) -> dict[str, Any]:
         case ToolCalled(call_id=call_id, name=name, arguments=arguments):
             return {"type": "tool_call", "call_id": call_id, "name": name, "args": arguments}
         case ToolReturned(call_id=call_id, name=name, output=output):
-            return {"type": "tool_result", "call_id": call_id, "name": name, "result": output}
+            result = {"type": "tool_result", "call_id": call_id, "name": name, "result": output}
+            return result | tool_time(event)
         case ApprovalRequested():
             return {"type": "approval_requested", **approval_to_json(event)}
         case ApprovalAnswered():
@@ -299,7 +307,12 @@ def event_from_json(data: Mapping[str, Any]) -> TurnEvent:
         case "tool_call":
             return ToolCalled(call_id=data["call_id"], name=data["name"], arguments=data["args"])
         case "tool_result":
-            return ToolReturned(call_id=data["call_id"], name=data["name"], output=data["result"])
+            return ToolReturned(
+                call_id=data["call_id"],
+                name=data["name"],
+                output=data["result"],
+                seconds=data.get("seconds"),
+            )
         case "approval_requested":
             return _approval_requested(data)
         case "approval_answered":
@@ -338,7 +351,12 @@ def event_from_response(data: Mapping[str, Any]) -> TurnEvent | None:
                 call_id=data["call_id"], name=data["name"], arguments=data["arguments"]
             )
         case "response.function_call_output":
-            return ToolReturned(call_id=data["call_id"], name=data["name"], output=data["output"])
+            return ToolReturned(
+                call_id=data["call_id"],
+                name=data["name"],
+                output=data["output"],
+                seconds=data.get("seconds"),
+            )
         case "response.approval_requested":
             return _approval_requested(data)
         case "response.approval_answered":

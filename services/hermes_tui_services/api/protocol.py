@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
@@ -190,6 +191,15 @@ class RouteBody(Body):
     """URL of the data proxy that the router named last: a router that lost its memory learns it."""
 
 
+class ForkBody(Body):
+    """Body of ``POST /sessions/{key}/fork``."""
+
+    session_key: str = Field(min_length=1)
+    """Key of the new session."""
+    until: float | None = None
+    """Unix seconds; turns that finished later are left out. None copies all."""
+
+
 class SessionBody(Body):
     """A body that names a session."""
 
@@ -197,6 +207,23 @@ class SessionBody(Body):
     """Which session."""
     addr: str | None = None
     """Only when it is this data proxy's (``/remove_session`` of the router)."""
+
+
+MAX_HITS = 200
+"""Turns that one search returns at most."""
+
+
+def search_query(parameters: Mapping[str, str]) -> tuple[str, int]:
+    """Return text and limit of a ``GET /search?q=&limit=``.
+
+    Raises: ApiError: 400: there is no text, or the limit is no number from 1 to ``MAX_HITS``.
+    """
+    text, limit = parameters.get("q", ""), parameters.get("limit", str(MAX_HITS))
+    if not text:
+        raise ApiError(400, "Say what to find: 'q' is empty.", param="q")
+    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit) <= MAX_HITS):
+        raise ApiError(400, f"'limit' must be a number from 1 to {MAX_HITS}.", param="limit")
+    return text, int(limit)
 
 
 def with_v1(url: str) -> str:

@@ -71,6 +71,25 @@ class History(_Answer):
     """The turns that the messages belong to, oldest first."""
 
 
+class SearchHit(_Answer):
+    """One row of ``GET /search``: a turn that contains the text."""
+
+    session_key: str
+    """Its session."""
+    run_id: str
+    """Its run."""
+    started_at: float
+    """When it was sent, Unix seconds."""
+    finished_at: float
+    """Unix seconds."""
+    before: str
+    """Up to 80 characters of text before the first place."""
+    match: str
+    """The text, in the case in which it was said."""
+    after: str
+    """Up to 80 characters after it."""
+
+
 class PairState(_Answer):
     """One row of ``GET /pairs`` of the router."""
 
@@ -87,6 +106,13 @@ class StatusAnswer(_Answer):
 
     status: str = "ok"
     """Always ``ok``."""
+
+
+class ForkAnswer(StatusAnswer):
+    """``POST /sessions/{key}/fork``."""
+
+    num_turns: int
+    """Turns that were copied."""
 
 
 class InterruptAnswer(StatusAnswer):

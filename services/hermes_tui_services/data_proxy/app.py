@@ -29,12 +29,15 @@ from hermes_tui_services.api.config import DataProxyRole
 from hermes_tui_services.api.events import TurnEvent, TurnFailed, event_to_json
 from hermes_tui_services.api.protocol import (
     ApprovalBody,
+    ForkBody,
     TurnRequest,
     Upstream,
     check_session_key,
+    search_query,
 )
 from hermes_tui_services.api.wire import (
     ConversationInfo,
+    ForkAnswer,
     History,
     InterruptAnswer,
     RunningTurn,
@@ -121,10 +124,12 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
             Route("/health", _health),
             Route("/sessions", _sessions),
             Route("/turns", _turns),
+            Route("/search", _search),
             Route(f"{prefix}/turn", _turn, methods=["POST"]),
             Route(f"{prefix}/close", _close, methods=["POST"]),
             Route(f"{prefix}/interrupt", _interrupt, methods=["POST"]),
             Route(f"{prefix}/approvals/{{approval_id}}", _answer, methods=["POST"]),
+            Route(f"{prefix}/fork", _fork, methods=["POST"]),
             Route(f"{prefix}/history", _history),
             Route(f"{prefix}/events", _events),
             Route(f"{RELAY_PATH}/v1/{{path:path}}", _relay, methods=["GET", "POST"]),
@@ -218,6 +223,22 @@ async def _answer(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
+async def _fork(request: Request) -> Response:
+    key = request.path_params["key"]
+    body = await read_body(request, ForkBody)
+    store: ConversationStore = request.app.state.store
+    num_turns = await store.fork(key, check_session_key(body.session_key), body.until)
+    if num_turns is None:
+        if await store.turns(key) is None:
+            raise ApiError(404, f"No session '{key}'.", code="session_not_found")
+        raise ApiError(
+            409,
+            f"There is a session '{body.session_key}' already: a fork needs a new key.",
+            param="session_key",
+        )
+    return JSONResponse(ForkAnswer(num_turns=num_turns).model_dump())
+
+
 async def _history(request: Request) -> Response:
     key = request.path_params["key"]
     turns = await request.app.state.store.turns(key)
@@ -251,6 +272,12 @@ async def _turns(request: Request) -> Response:
         for turn in request.app.state.sessions.in_flight()
     ]
     return JSONResponse({"data": rows})
+
+
+async def _search(request: Request) -> Response:
+    text, limit = search_query(request.query_params)
+    hits = await request.app.state.store.search(text, limit)
+    return JSONResponse({"data": [hit.model_dump() for hit in hits]})
 
 
 async def _sessions(request: Request) -> Response:

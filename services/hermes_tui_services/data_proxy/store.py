@@ -20,7 +20,8 @@ from hermes_tui_common.errors import StackError
 from hermes_tui_common.migrations import NewerSchemaError
 from hermes_tui_common.sqlite_files import DatabaseFile, Schema, room_for
 from hermes_tui_services.api.protocol import ChatMessage, Upstream
-from hermes_tui_services.api.wire import ConversationInfo
+from hermes_tui_services.api.wire import ConversationInfo, SearchHit
+from hermes_tui_services.data_proxy.search import search
 
 T = TypeVar("T")
 
@@ -83,6 +84,9 @@ _IDLE = """
     FROM sessions s WHERE used_at < ?
 """
 """Sessions that have not been used since then."""
+
+_TURN_COLUMNS = "run_id, interrupted, messages, summary, metadata, started_at, finished_at"
+"""What a turn holds, whatever session it is in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +295,40 @@ class ConversationStore:
 
         return await self._write(write)
 
+    async def fork(self, session_key: str, new_key: str, until: float | None) -> int | None:
+        """Copy a session's turns, and where they go, into a new session.
+
+        Args:
+            session_key: the session.
+            new_key: the key of the new one.
+            until: Unix seconds; turns that finished later are left out. None copies all.
+
+        Returns: how many turns were copied; None when the session is not known, or the new key is
+            another session's.
+        """
+
+        def write(db: sqlite3.Connection) -> int | None:
+            old = db.execute(
+                "SELECT inference FROM sessions WHERE session_key = ?", (session_key,)
+            ).fetchone()
+            known = "SELECT 1 FROM sessions WHERE session_key = ?"
+            if old is None or db.execute(known, (new_key,)).fetchone():
+                return None
+            _add_session(db, new_key)
+            db.execute(
+                "UPDATE sessions SET inference = ? WHERE session_key = ?",
+                (old["inference"], new_key),
+            )
+            copied = db.execute(
+                f"INSERT INTO turns (session_key, {_TURN_COLUMNS}) SELECT ?, {_TURN_COLUMNS}"  # noqa: S608
+                " FROM turns WHERE session_key = ? AND (? IS NULL OR finished_at <= ?)"
+                " ORDER BY turn_id",
+                (new_key, session_key, until, until),
+            )
+            return copied.rowcount
+
+        return await self._write(write)
+
     async def sessions(self) -> list[ConversationInfo]:
         """Return every session, the one used last first; keys are not in it."""
 
@@ -304,6 +342,10 @@ class ConversationStore:
             return [_session(row) for row in rows]
 
         return await self._call(read)
+
+    async def search(self, text: str, limit: int) -> list[SearchHit]:
+        """Return the turns of all sessions that contain a text, the newest first."""
+        return await self._call(lambda: search(self._connection(), text, limit))
 
     async def _write(self, write: Callable[[sqlite3.Connection], T], *, durable: bool = True) -> T:
         """Do a transaction; one that is not durable does not wait for the disk."""

@@ -30,9 +30,11 @@ from hermes_tui_services.api.events import RelayStarted, TurnEvent
 from hermes_tui_services.api.protocol import (
     SESSION_KEY_HEADER,
     ApprovalBody,
+    ForkBody,
     SessionBody,
     check_session_key,
     path_key,
+    search_query,
 )
 from hermes_tui_services.gateway.data_proxies import DataProxies
 from hermes_tui_services.gateway.relay import relayed
@@ -76,10 +78,12 @@ def create_app(config: GatewayRole) -> Starlette:
             Route("/v1/models", _models),
             WebSocketRoute("/ws", _ws),
             Route("/turns", _turns),
+            Route("/search", _search),
             Route("/sessions", _sessions),
             Route("/sessions/close", _close, methods=["POST"]),
             Route(f"{session}/history", _history),
             Route(f"{session}/events", _events),
+            Route(f"{session}/fork", _fork, methods=["POST"]),
             Route(f"{session}/interrupt", _interrupt, methods=["POST"]),
             Route(f"{session}/approvals/{{approval_id}}", _answer, methods=["POST"]),
         ],
@@ -216,6 +220,13 @@ async def _history(request: Request) -> Response:
     )
 
 
+async def _fork(request: Request) -> Response:
+    body = await read_body(request, ForkBody)
+    check_session_key(body.session_key)
+    key = request.path_params["key"]
+    return JSONResponse(await _data_proxies(request).call("POST", key, "fork", body.model_dump()))
+
+
 async def _events(request: Request) -> Response:
     key = request.path_params["key"]
     try:
@@ -228,6 +239,11 @@ async def _events(request: Request) -> Response:
 
 async def _turns(request: Request) -> Response:
     return _list(await _data_proxies(request).turns())
+
+
+async def _search(request: Request) -> Response:
+    text, limit = search_query(request.query_params)
+    return _list(await _data_proxies(request).search(text, limit))
 
 
 async def _interrupt(request: Request) -> Response:

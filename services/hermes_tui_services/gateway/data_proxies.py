@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import httpx
 from pydantic import BaseModel
@@ -29,7 +30,7 @@ from hermes_tui_services.api.protocol import (
     TurnRequest,
     path_key,
 )
-from hermes_tui_services.api.wire import ConversationInfo, PairState, RunningTurn
+from hermes_tui_services.api.wire import ConversationInfo, PairState, RunningTurn, SearchHit
 
 Row = TypeVar("Row", bound=BaseModel)
 logger = logging.getLogger(__name__)
@@ -228,11 +229,32 @@ class DataProxies:
         """Return every turn in flight."""
         return await self._from_all("/turns", RunningTurn)
 
-    async def _from_all(self, path: str, kind: type[Row]) -> list[Row]:
-        """Return the rows of all data proxies that live. Raises: ApiError."""
+    async def search(self, text: str, limit: int) -> list[SearchHit]:
+        """Return the turns of all sessions that contain a text, the newest first.
+
+        Any data proxy will do: they share one file.
+
+        Raises: ApiError.
+        """
+        path = f"/search?{urlencode({'q': text, 'limit': limit})}"
+        for addr in (live := await self._live()):
+            try:
+                answer = await self._call("GET", addr, path, timeout_s=LIST_TIMEOUT_S)
+            except ApiError:
+                if addr == live[-1]:
+                    raise
+                continue
+            return [SearchHit.model_validate(row) for row in answer["data"]]
+        raise ApiError(503, "No data proxy is up; try again.", retry_after_s=1.0)
+
+    async def _live(self) -> list[str]:
         answer = await self._ask_router("GET", "/pairs")
         pairs = [PairState.model_validate(row) for row in answer["data"]]
-        live = [pair.addr for pair in pairs if pair.cause is None]
+        return [pair.addr for pair in pairs if pair.cause is None]
+
+    async def _from_all(self, path: str, kind: type[Row]) -> list[Row]:
+        """Return the rows of all data proxies that live. Raises: ApiError."""
+        live = await self._live()
         answers = await asyncio.gather(
             *(self._call("GET", addr, path, timeout_s=LIST_TIMEOUT_S) for addr in live),
             return_exceptions=True,

@@ -24,6 +24,7 @@ from hermes_tui_services.api.events import (
     TurnFailed,
     TurnStarted,
     approval_to_json,
+    tool_time,
 )
 from hermes_tui_services.gateway.output_items import OutputItems
 
@@ -62,7 +63,7 @@ class ResponseBuilder:
                 yield self._event("response.function_call", **call)
             case ToolReturned(call_id=call_id, name=name, output=output):
                 result = {"call_id": call_id, "name": name, "output": output}
-                yield self._event("response.function_call_output", **result)
+                yield self._event("response.function_call_output", **result, **tool_time(event))
             case ApprovalRequested():
                 yield self._event("response.approval_requested", **approval_to_json(event))
             case ApprovalAnswered():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections import deque
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from hermes_tui_services.api.events import (
     TextArrived,
@@ -25,9 +27,17 @@ class StreamEmitter:
         self._wake = asyncio.Event()
         self._wake_asked = False
         self._open_calls: list[tuple[str, str]] = []
+        self._called_at: dict[str, float] = {}
+        """When each open call was reported, by its id."""
 
     def push(self, event: TurnEvent) -> None:
         """Add an event; from any thread, in order. Events after the last are dropped."""
+        if isinstance(event, ToolCalled):
+            self._called_at[event.call_id] = time.monotonic()
+        elif isinstance(event, ToolReturned):
+            called_at = self._called_at.pop(event.call_id, None)
+            if called_at is not None:
+                event = replace(event, seconds=time.monotonic() - called_at)
         self._events.append(event)
         # One wake-up for all the events that gather until the loop gets to it.
         if not self._wake_asked:

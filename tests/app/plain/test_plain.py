@@ -21,16 +21,17 @@ from fakes.screen import add_past
 from fakes.served import Served, is_alive
 
 from hermes_tui.core.actions import ACTIONS, BY_ID
+from hermes_tui.core.commands import COMMANDS
 from hermes_tui.core.controller import Controller
 from hermes_tui.core.stack_status import ProcessState
 from hermes_tui.plain.app import Plain
-from hermes_tui.plain.commands import COMMANDS
 from hermes_tui_services.api.events import (
     ApprovalRequested,
     ReasoningArrived,
     ToolCalled,
     ToolReturned,
 )
+from hermes_tui_services.api.wire import SearchHit
 
 DEADLINE_S = 10.0
 
@@ -258,7 +259,7 @@ async def test_tools_thoughts_and_long_answers() -> None:
     assert await talk.all("hello") == 0
     said = talk.text.splitlines()
     start = said.index("[thought] hm, files")
-    assert said[start + 1 : start + 3] == ['[tool] read {"path": "x"}', "[tool] list {}"]
+    assert said[start + 1 : start + 3] == ['[tool] read {"path": "x"}', "[tool] list"]
     assert said[start + 3] == "[result] line 0"
     assert "[result] and 34980 more lines; /result shows them" in said
     assert "[result] none" in said
@@ -366,7 +367,7 @@ SAID_OTHERWISE = {
 """Actions that other commands do, too."""
 
 SCREEN_ONLY = re.compile(
-    r"prompt_(newline|leave|enter)|pane_(next|previous)|.*_(find|filter|follow|copy)"
+    r"prompt_(newline|leave|enter|clear)|chat_(before|after|fold_all)|pane_(next|previous)|.*_(find|filter|follow|copy)"
     r"|tokens_(left|right|bars|surprise.*)|compare_(previous|next|end|leave)"
     r"|training_(episodes|answers|step_.*)|sessions_clear"
     r"|palette|theme|copy_or_quit"
@@ -513,3 +514,36 @@ async def test_a_question_of_another_session_swallows_no_message() -> None:
         await talk.until("[turn] completed")
         put("/answer 1")
         await eventually(lambda: ("approve", "once") in talk.done)
+
+
+async def test_a_reply_is_tried_again_and_a_message_edited() -> None:
+    talk = Talk()
+    lines = ("greet Ada", "/retry", "/pick 2", "/edit greet Bob", "/rename Bob’s", "/delete")
+    assert await talk.all(*lines, "/restore") == 0
+    assert talk.text.count("agent: Hello Ada, it's a pleasure to meet you!") >= 3
+    rewards = [call[1:] for call in talk.backend.calls if call[0] == "set_reward"]
+    assert sorted(rewards) == [("ep-1", -1.0), ("ep-2", 1.0)]
+    branches = [call for call in talk.backend.calls if call[0] == "start_branch"]
+    assert [(call[1], call[3]) for call in branches] == [("sess-1", "ep-1"), ("sess-1", "")]
+    assert ("rename_session", "sess-3", "Bob’s") in talk.backend.calls
+    assert "deleted: ↳ Bob’s; /restore brings it back" in talk.text
+    assert "back again: ↳ Bob’s" in talk.text
+    assert not [call for call in talk.backend.calls if call[0] == "delete_session"]
+
+
+async def test_what_was_said_is_searched() -> None:
+    talk = Talk()
+    talk.backend.hits = [
+        SearchHit(
+            session_key="sess-1",
+            run_id="run-1",
+            started_at=1.0,
+            finished_at=2.0,
+            before="greet ",
+            match="Ada",
+            after="",
+        )
+    ]
+    assert await talk.all("greet Ada", "/search Ada", "/search x") == 0
+    assert "[found] session 1: greet Ada\n" in talk.text
+    assert "[found] nothing with “x”" in talk.text

@@ -12,6 +12,7 @@ from fakes.screen import (
     NARROW,
     WIDE,
     add_past,
+    app_of,
     badges,
     chat,
     main,
@@ -29,7 +30,8 @@ from fakes.screen import (
 )
 from textual import events
 from textual.command import CommandPalette
-from textual.widgets import Input
+from textual.pilot import Pilot
+from textual.widgets import Input, OptionList
 
 from hermes_tui.core.actions import Scope
 from hermes_tui.core.stack_status import ProcessState
@@ -39,6 +41,7 @@ from hermes_tui.tui.screens.help import HelpScreen
 from hermes_tui.tui.screens.layout import FOCUS
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.screens.start import StartScreen
+from hermes_tui.tui.screens.theme import ThemeScreen
 from hermes_tui.tui.widgets.chrome import TooSmallNotice
 from hermes_tui.tui.widgets.markdown_reply import ReplyChunk
 from hermes_tui.tui.widgets.score_bar import ScoreBar
@@ -170,9 +173,7 @@ async def test_tools_and_thoughts_are_folded_and_unfold(tmp_path: Path) -> None:
         await say_and_hear(pilot)
         blocks = list(main(app).query(FoldedBlock))
         heads = [str(block.query_one(".folded-head").render()) for block in blocks]
-        assert heads[0] == "▸ thought · 1 lines"
-        assert heads[1].startswith("▸ read_file")
-        assert heads[1].endswith("35000 lines")
+        assert heads == ["▸ thought · 1 line", "▸ ≡ a.txt  ✓ 35000 lines"]
         await pilot.press("escape", "c", "o")
         await until(pilot, lambda: not blocks[1].folded)
         body = str(blocks[1].query_one(".folded-body").render())
@@ -609,9 +610,16 @@ async def test_help_names_the_keys_in_force(tmp_path: Path) -> None:
         assert any("score_bad" in text and "z already means" in text for text in notices(app))
         await pilot.press("f1")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
-        keys = [str(widget.render()) for widget in app.screen.query(".help-keys")]
-        assert "F3 z" in keys
-        assert "F4 -" in keys
+        listed = app.screen.query_one(OptionList)
+        await until(pilot, lambda: listed.option_count > 0, "the actions")
+        rows = [str(option.prompt) for option in listed.options]
+        assert any(row.startswith("F3 z         Score +1.0") for row in rows)
+        assert any(row.startswith("F4 -         Score -1.0") for row in rows)
+        await press(pilot, *"palette")
+        await until(pilot, lambda: listed.option_count < 6, "what is searched")
+        assert any("Command palette" in str(option.prompt) for option in listed.options)
+        await press(pilot, *"zzz")
+        await until(pilot, lambda: "no action" in str(listed.options[0].prompt))
 
 
 async def test_a_rebound_key_works_and_the_old_one_does_not(tmp_path: Path) -> None:
@@ -628,10 +636,42 @@ async def test_a_rebound_key_works_and_the_old_one_does_not(tmp_path: Path) -> N
         await until(pilot, lambda: ("set_reward", "ep-1", 1.0) in backend.calls)
 
 
+async def choose_theme(pilot: Pilot[None], name: str) -> None:
+    """Choose a theme in the dialog."""
+    app = app_of(pilot)
+    app.action_press("theme")
+    await until(pilot, lambda: isinstance(app.screen, ThemeScreen), "the themes")
+    listed = app.screen.query_one(OptionList)
+    await until(pilot, lambda: listed.highlighted is not None, "the current one")
+    names = [str(option.prompt)[2:].split()[0] for option in listed.options]
+    listed.highlighted = names.index(name)
+    await until(pilot, lambda: app.theme == name, "the preview")
+    await pilot.press("enter")
+
+
+async def test_row_20_a_theme_is_shown_before_it_is_chosen(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with running(app) as pilot:
+        app.action_press("theme")
+        await until(pilot, lambda: isinstance(app.screen, ThemeScreen), "the themes")
+        listed = app.screen.query_one(OptionList)
+        await until(pilot, lambda: listed.highlighted is not None, "the current one")
+        marked = [str(o.prompt) for o in listed.options if str(o.prompt).startswith("✓")]
+        assert [text.split()[1] for text in marked] == ["textual-dark"]
+        assert str(listed.options[listed.highlighted or 0].prompt).startswith("✓ textual-dark")
+        await pilot.press("end")
+        last = str(listed.options[-1].prompt).split()[0]
+        await until(pilot, lambda: app.theme == last, "the preview")
+        assert not app.current_theme.dark
+        await pilot.press("escape")
+        await until(pilot, lambda: app.theme == "textual-dark", "the theme before")
+        assert not (tmp_path / "theme.json").exists()
+
+
 async def test_the_theme_is_remembered(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
     async with running(app) as pilot:
-        app.theme = "textual-light"
+        await choose_theme(pilot, "textual-light")
         await until(pilot, lambda: (tmp_path / "theme.json").exists())
     again, _ = make_app(tmp_path)
     async with running(again):

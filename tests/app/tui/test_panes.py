@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes.backend import FakeBackend, make_sample, make_step
+from fakes.backend import FakeBackend, make_step
 from fakes.screen import (
     NARROW,
     WIDE,
@@ -25,14 +25,14 @@ from textual.widgets import Input, OptionList, Static
 
 from hermes_tui.core.log_buffer import MAX_LINES, LogLines
 from hermes_tui.core.models import HELD_BY_PERSON, CanaryRow, StepRow
-from hermes_tui.core.stack_status import GpuSample, ProcessState, ProcessStatus
+from hermes_tui.core.stack_status import ProcessState, ProcessStatus
 from hermes_tui.core.state import ViewState
 from hermes_tui.tui.screens.confirm import ConfirmScreen, VersionScreen
 from hermes_tui.tui.screens.main import MainScreen
 from hermes_tui.tui.widgets.canary_text import canaries
 from hermes_tui.tui.widgets.logs_pane import LogsPane, LogView, brief
 from hermes_tui.tui.widgets.plot import TrendPlot
-from hermes_tui.tui.widgets.system_pane import branches, describe_machine
+from hermes_tui.tui.widgets.system_pane import branches
 from hermes_tui.tui.widgets.training_text import describe, next_step, waits_for
 from hermes_tui.tui.widgets.unread_bar import UnreadBar
 from hermes_tui_common.errors import ApiError, HermesTuiError, RefusedError
@@ -243,46 +243,6 @@ def test_processes_are_a_tree() -> None:
         "├ learner",
         "└ extra",
     ]
-
-
-def test_machine_without_a_gpu_says_so() -> None:
-    text = str(describe_machine([make_sample([])]))
-    assert "37 % of 2 cores · load 1.25 0.90 0.50" in text
-    assert "3.1 GB of 8.2 GB" in text
-    assert "20.0 GB of 64.0 GB" in text
-    assert "kept    tokens 12 MB of 4.0 GB · weights 177 MB · chats 300 kB · logs 2 MB" in text
-    assert "gpu     there is none  Driver Not Loaded" in text
-
-
-def test_each_figure_that_the_driver_refuses_is_na() -> None:
-    whole = GpuSample(
-        index=0, name="NVIDIA H200", utilization_percent=42, memory_used_bytes=31_000_000_000,
-        memory_total_bytes=150_000_000_000, power_w=310.2, temperature_c=55,
-        processes={7: 21_000_000_000, 8: None},
-    )  # fmt: skip
-    processes = [ProcessStatus(name="trainer", state=ProcessState.READY, pid=7)]
-
-    def shown(gpu: GpuSample) -> str:
-        return str(describe_machine([make_sample([], (gpu,))], processes))
-
-    text = shown(whole)
-    figures = "memory 31.0 GB of 150.0 GB · power 310 W · temperature 55 °C"
-    assert "42 % NVIDIA H200" in text
-    assert figures in text
-    assert "processes trainer 21.0 GB · pid 8 n/a" in text
-    for field, wanted in {
-        "name": "42 % name n/a",
-        "utilization_percent": "n/a NVIDIA H200",
-        "memory_used_bytes": "memory n/a ·",
-        "memory_total_bytes": "memory n/a ·",
-        "power_w": "power n/a ·",
-        "temperature_c": "temperature n/a",
-        "processes": "processes n/a",
-    }.items():
-        refused = shown(whole.model_copy(update={field: None}))
-        assert wanted in refused
-        # The field, and the memory of process 8, which goes when no process is known.
-        assert refused.count("n/a") == (1 if field == "processes" else 2)
 
 
 async def test_a_restart_is_asked_about_first(tmp_path: Path) -> None:

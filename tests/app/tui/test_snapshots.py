@@ -42,7 +42,7 @@ LOG_LINES = 40
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the machine once only, however long the picture takes."""
-    monkeypatch.setattr("hermes_tui.tui.screens.layout.SYSTEM_S", 1e6)
+    monkeypatch.setattr("hermes_tui.tui.screens.layout.SAMPLE_S", 1e6)
 
 
 Run = Callable[[Pilot[None]], Awaitable[None]]

@@ -105,9 +105,14 @@ async def test_siblings_say_which_they_are(tmp_path: Path) -> None:
     backend.session_rows.clear()
     await backend.start_siblings("compare", 3)
     backend.add_session("alone", created_at=1)
-    async with running(app):
-        shown = [str(row.right) for row in sessions(app).rows]
-        assert sorted(shown) == ["1/3 now", "16m", "2/3 now", "3/3 now"]
+    async with running(app) as pilot:
+
+        def shown() -> list[str]:
+            return sorted(str(row.right) for row in sessions(app).rows)
+
+        assert shown() == ["16m", "×3 0 judged now"]  # siblings are one row
+        await pilot.press("escape", "s", "home", "enter")
+        await until(pilot, lambda: shown() == ["1/3 now", "16m", "2/3 now", "3/3 now"])
 
 
 async def test_a_roomy_list_has_ages_and_says_how_far_behind(tmp_path: Path) -> None:

@@ -56,7 +56,10 @@ async def test_a_turn_is_a_row_of_events(one: Chain, client: AgentClient) -> Non
     assert text == TextArrived(text="see")
     assert isinstance(called, ToolCalled)
     assert (called.name, called.arguments) == ("look", '{"a": 1}')
-    assert returned == ToolReturned(call_id=called.call_id, name="look", output="done")
+    assert isinstance(returned, ToolReturned)
+    assert (returned.call_id, returned.name, returned.output) == (called.call_id, "look", "done")
+    assert returned.seconds is not None
+    assert returned.seconds >= 0
     assert more == TextArrived(text=" ok")
     assert isinstance(completed, TurnCompleted)
     assert (completed.text, completed.usage) == ("see ok", USAGE)
@@ -297,3 +300,19 @@ async def test_many_turns_are_followed_and_calls_still_go_through(
         assert len(await client.turns()) == 120
     one.agent.open("x")
     assert all(isinstance(last, TurnCompleted) for last in await asyncio.gather(*turns))
+
+
+async def test_a_conversation_is_searched_and_forked(one: Chain, client: AgentClient) -> None:
+    await updates(client, "the needle")
+    await updates(client, "the straw")
+    hits = await client.search("NEEDLE")
+    assert [(hit.session_key, hit.match) for hit in hits] == [(KEY, "needle")]
+    with pytest.raises(RefusedError, match="'q' is empty"):
+        await client.search("")
+    assert await client.fork(KEY, "another", until=hits[0].finished_at) == 1
+    forked = await client.past_turns("another")
+    assert [turn.messages[0]["content"] for turn in forked] == ["the needle"]
+    with pytest.raises(RefusedError, match="already"):
+        await client.fork(KEY, "another")
+    with pytest.raises(RefusedError, match="No session"):
+        await client.fork("none", "third")

@@ -42,6 +42,10 @@ SHAPES: list[tuple[TurnEvent, dict[str, Any]]] = [
         {"type": "tool_result", "call_id": "c", "name": "t", "result": "x"},
     ),
     (
+        ToolReturned(call_id="c", name="t", output="x", seconds=0.25),
+        {"type": "tool_result", "call_id": "c", "name": "t", "result": "x", "seconds": 0.25},
+    ),
+    (
         ApprovalRequested(approval_id="a", description="d", choices=("once",), expires_at=2.0),
         {
             "type": "approval_requested",

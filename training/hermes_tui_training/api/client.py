@@ -15,10 +15,12 @@ from hermes_tui_common.errors import ApiError, RefusedError, ServiceError, Unrea
 from hermes_tui_common.http import SkippedEvents, iter_sse, parsed, require_ok
 from hermes_tui_training.api.protocol import (
     Body,
+    DeleteSession,
     DeregisterModel,
     EndSession,
     Pause,
     RegisterModel,
+    RenameSession,
     Rollback,
     SetReward,
     SetTopic,
@@ -35,6 +37,7 @@ from hermes_tui_training.api.wire import (
     RewardAnswer,
     ServedModel,
     ServedModels,
+    SessionChanged,
     StartedSessions,
     StepRecord,
     TopicAnswer,
@@ -106,6 +109,8 @@ class InferenceClient:
         api_key: str | None = None,
         group_size: int = 1,
         group_id: str | None = None,
+        branch_of: str | None = None,
+        beside: str | None = None,
     ) -> StartedSessions:
         """Start sessions.
 
@@ -114,9 +119,16 @@ class InferenceClient:
             api_key: a session key to use again; None mints one.
             group_size: how many siblings to start.
             group_id: group to join; None makes a new one.
+            branch_of: session whose conversation the new one goes on with.
+            beside: that session's episode that the new one's first is compared with.
         """
         body = StartSession(
-            task_id=task_id, api_key=api_key, group_size=group_size, group_id=group_id
+            task_id=task_id,
+            api_key=api_key,
+            group_size=group_size,
+            group_id=group_id,
+            branch_of=branch_of,
+            beside=beside,
         )
         return await self._call("POST", "/rl/start_session", StartedSessions, body)
 
@@ -129,6 +141,16 @@ class InferenceClient:
         """Say what a session and its siblings are about."""
         body = SetTopic(session_id=session_id, topic=topic)
         return await self._call("POST", "/rl/set_topic", TopicAnswer, body)
+
+    async def rename_session(self, session_id: str, title: str) -> SessionChanged:
+        """Give a session a name."""
+        body = RenameSession(session_id=session_id, title=title)
+        return await self._call("POST", "/rl/rename_session", SessionChanged, body)
+
+    async def delete_session(self, session_id: str) -> SessionChanged:
+        """Forget a session and all that was recorded in it."""
+        body = DeleteSession(session_id=session_id)
+        return await self._call("POST", "/rl/delete_session", SessionChanged, body)
 
     async def set_reward(
         self,

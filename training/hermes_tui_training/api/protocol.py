@@ -22,8 +22,10 @@ class EventKind(StrEnum):
     """A session has another topic, and so have its siblings; payload ``topic``."""
     SESSION_ENDED = "session.ended"
     """A session key works no longer."""
+    SESSION_RENAMED = "session.renamed"
+    """A session was given a name."""
     SESSION_FORGOTTEN = "session.forgotten"
-    """An old session was deleted with its episodes, to make room."""
+    """A session was deleted with its episodes: somebody asked for that, or to make room."""
     EPISODE_OPENED = "episode.opened"
     """The first completion of a new episode began."""
     EPISODE_ENDED = "episode.ended"
@@ -88,6 +90,28 @@ class StartSession(Body):
     """How many sibling sessions to start."""
     group_id: str | None = Field(None, min_length=1, max_length=200)
     """Group to join; None makes a new one."""
+    branch_of: str | None = None
+    """Session whose conversation the new one goes on with from an earlier turn; its task is meant
+    to be the same."""
+    beside: str | None = None
+    """Episode of that session that the first episode of the new one is compared with: it joins the
+    episode's group."""
+
+
+class RenameSession(Body):
+    """Body of ``POST /rl/rename_session``."""
+
+    session_id: str
+    """The session."""
+    title: str = Field(min_length=1, max_length=200)
+    """Its name."""
+
+
+class DeleteSession(Body):
+    """Body of ``POST /rl/delete_session``."""
+
+    session_id: str
+    """The session."""
 
 
 class EndSession(Body):

@@ -207,7 +207,9 @@ class Session:
     last_active_at: float
     """When its last completion began; its start before the first."""
     title: str | None = None
-    """The first words that were said in it; None before them."""
+    """The name it was given, else the first words that were said in it; None before them."""
+    branch_of: str | None = None
+    """The session whose conversation it goes on with from an earlier turn; None for no branch."""
     topic: str = ""
     """What it is about, see ``training.topics``; its task until something is said."""
     sampled_by: str | None = None

@@ -83,6 +83,15 @@ class CompletionsKey(WireModel):
     """The session."""
 
 
+class SessionChanged(WireModel):
+    """Answer of ``POST /rl/rename_session`` and ``/rl/delete_session``."""
+
+    message: Literal["success"] = SUCCESS
+    """Always ``success``."""
+    session_id: str
+    """The session."""
+
+
 class RewardAnswer(WireModel):
     """Answer of ``POST /rl/set_reward``."""
 

@@ -87,6 +87,8 @@ def _routes() -> list[Route]:
         Route(COMPLETIONS_KEY_PATH, sessions.completions_key, methods=post),
         Route("/rl/end_session", sessions.end_session, methods=post),
         Route("/rl/set_topic", sessions.set_topic, methods=post),
+        Route("/rl/rename_session", sessions.rename_session, methods=post),
+        Route("/rl/delete_session", sessions.delete_session, methods=post),
         Route("/rl/set_reward", sessions.set_reward, methods=post),
         Route("/rl/unset_reward", sessions.unset_reward, methods=post),
         Route("/rl/sessions", episodes.list_sessions, methods=get),

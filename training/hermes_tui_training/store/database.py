@@ -156,6 +156,10 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE sessions ADD COLUMN sampled_by TEXT;
     """,
+    """
+    ALTER TABLE sessions ADD COLUMN branch_of TEXT;
+    ALTER TABLE sessions ADD COLUMN group_position INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 """Entry n takes a file from ``PRAGMA user_version`` n to n + 1; entries never change."""
 

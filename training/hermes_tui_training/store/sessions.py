@@ -25,6 +25,15 @@ _SESSION = """
 """
 
 
+_DELETE = (
+    "DELETE FROM rewards WHERE episode_id IN "
+    "(SELECT episode_id FROM episodes WHERE session_id = ?)",
+    "DELETE FROM completions WHERE session_id = ?",
+    "DELETE FROM episodes WHERE session_id = ?",
+    "DELETE FROM sessions WHERE session_id = ?",
+)
+
+
 def hash_key(key: str) -> str:
     """Return the SHA-256 of a session key, in hexadecimal: all that is stored of it."""
     return hashlib.sha256(key.encode()).hexdigest()
@@ -36,10 +45,26 @@ class Sessions:
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
-    def create(self, *, key_hash: str, task_id: str, group_id: str) -> Session:
+    def create(
+        self,
+        *,
+        key_hash: str,
+        task_id: str,
+        group_id: str,
+        branch_of: str | None = None,
+        group_position: int = 0,
+    ) -> Session:
         """Start a session; a running one under the same key is ended in the same transaction.
 
         The old session's open episode becomes ``unscored``.
+
+        Args:
+            key_hash: of its key.
+            task_id: its task.
+            group_id: its group.
+            branch_of: the session whose conversation it goes on with.
+            group_position: with which episode of its siblings its first one is compared, from 0.
+
         Raises: ConflictError: the group is another task's.
         """
         session_id = new_id("sess-")
@@ -61,8 +86,17 @@ class Sessions:
                 self.end_in(write, row["session_id"], "unscored", "refreshed")
             write.execute(
                 "INSERT INTO sessions (session_id, key_hash, task_id, group_id, created_at, "
-                "last_active_at) VALUES (?, ?, ?, ?, ?, ?)",
-                (session_id, key_hash, task_id, group_id, write.at, write.at),
+                "last_active_at, branch_of, group_position) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    session_id,
+                    key_hash,
+                    task_id,
+                    group_id,
+                    write.at,
+                    write.at,
+                    branch_of,
+                    group_position,
+                ),
             )
             write.event(
                 EventKind.SESSION_STARTED,
@@ -133,6 +167,56 @@ class Sessions:
         session = self.get(session_id)
         assert session is not None
         return session
+
+    def group_position(self, episode_id: str) -> int:
+        """Return with which episodes of its group an episode is compared, from 0.
+
+        Raises: UnknownIdError.
+        """
+        rows = self._transactions.database.query(
+            "SELECT s.group_position + (SELECT count(*) FROM episodes before "
+            "WHERE before.session_id = e.session_id AND before.seq < e.seq) AS position "
+            "FROM episodes e JOIN sessions s USING (session_id) WHERE e.episode_id = ?",
+            (episode_id,),
+        )
+        if not rows:
+            raise UnknownIdError(f"there is no episode {episode_id!r}")
+        return int(rows[0]["position"])
+
+    def rename(self, session_id: str, title: str) -> Session:
+        """Give a session a name. Raises: UnknownIdError."""
+        with self._transactions.write() as write:
+            renamed = write.execute(
+                "UPDATE sessions SET title = ? WHERE session_id = ?", (title, session_id)
+            )
+            if not renamed.rowcount:
+                raise UnknownIdError(f"there is no session {session_id!r}")
+            write.event(EventKind.SESSION_RENAMED, {"session_id": session_id, "title": title})
+        session = self.get(session_id)
+        assert session is not None
+        return session
+
+    def delete(self, session_id: str) -> None:
+        """Delete a session with all that was recorded in it; rows of steps stay.
+
+        Raises: UnknownIdError. ConflictError: a completion runs, or a score waits for its step.
+        """
+        with self._transactions.write() as write:
+            known = "SELECT 1 FROM sessions WHERE session_id = ?"
+            if not write.execute(known, (session_id,)).fetchone():
+                raise UnknownIdError(f"there is no session {session_id!r}")
+            running = "SELECT 1 FROM completions WHERE session_id = ? AND status = 'running'"
+            if write.execute(running, (session_id,)).fetchone():
+                raise ConflictError(f"a completion of session {session_id} runs", passing=True)
+            waits = "SELECT 1 FROM episodes WHERE session_id = ? AND state IN ('scored', 'claimed')"
+            if write.execute(waits, (session_id,)).fetchone():
+                raise ConflictError(
+                    f"a score of session {session_id} waits for its step: take it back first, or "
+                    "wait until it is trained"
+                )
+            for statement in _DELETE:
+                write.execute(statement, (session_id,))
+            write.event(EventKind.SESSION_FORGOTTEN, {"session_id": session_id})
 
     def end(self, session_id: str) -> Session:
         """End a session, if it was not ended yet; its open episode becomes ``ended``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 
 from hermes_tui_training.algorithm.groups import SiblingGroup
@@ -31,12 +32,14 @@ def read_sibling_groups(connection: sqlite3.Connection, now: float) -> list[Sibl
 def _groups_of(connection: sqlite3.Connection, group_id: str, now: float) -> list[SiblingGroup]:
     """Return the scored groups that the sessions of a ``group_id`` form.
 
-    Number n holds the n-th episode of each session.
+    Number n holds the n-th episode of each session. A branch that is compared with a later episode
+    of the session that it left has its first one there.
     """
     sessions = connection.execute(
-        "SELECT session_id, ended_at FROM sessions WHERE group_id = ? AND sampled_by IS NULL",
+        "SELECT session_id, ended_at, group_position, sampled_by FROM sessions WHERE group_id = ?",
         (group_id,),
     ).fetchall()
+    first = {row["session_id"]: int(row["group_position"]) for row in sessions}
     episodes = connection.execute(
         "SELECT e.* FROM episodes e JOIN sessions s USING (session_id) "
         "WHERE e.group_id = ? AND s.sampled_by IS NULL ORDER BY e.seq",
@@ -45,16 +48,20 @@ def _groups_of(connection: sqlite3.Connection, group_id: str, now: float) -> lis
     by_position: list[list[sqlite3.Row]] = []
     num_seen: dict[str, int] = {}
     for row in episodes:
-        position = num_seen.get(row["session_id"], 0)
-        num_seen[row["session_id"]] = position + 1
-        if position == len(by_position):
-            by_position.append([])
+        session_id = row["session_id"]
+        position = first[session_id] + num_seen.get(session_id, 0)
+        num_seen[session_id] = num_seen.get(session_id, 0) + 1
+        by_position += [[] for _ in range(position + 1 - len(by_position))]
         by_position[position].append(row)
-    # A session that has not begun is waited for with the first episodes only. Later on only those
+    # A session that has not begun is waited for with its first episode only. Later on only those
     # that took part count: a person may go on with one sibling alone.
-    num_silent = sum(s["ended_at"] is None and s["session_id"] not in num_seen for s in sessions)
+    silent = Counter(
+        first[s["session_id"]]
+        for s in sessions
+        if s["sampled_by"] is None and s["ended_at"] is None and s["session_id"] not in num_seen
+    )
     return [
-        _group(group_id, rows, num_silent if position == 0 else 0, now)
+        _group(group_id, rows, silent[position], now)
         for position, rows in enumerate(by_position)
         if any(row["state"] == "scored" for row in rows)
     ]

@@ -151,6 +151,7 @@ def session_from(row: sqlite3.Row) -> Session:
         title=row["title"],
         topic=row["topic"] or row["task_id"],
         sampled_by=row["sampled_by"],
+        branch_of=row["branch_of"],
         num_episodes=row["num_episodes"],
         num_completions=row["num_completions"],
     )

@@ -19,7 +19,9 @@ from hermes_tui_common.auth import SESSION_KEY_PREFIX, mint_key
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import read_body
 from hermes_tui_training.api.protocol import (
+    DeleteSession,
     EndSession,
+    RenameSession,
     SetReward,
     SetTopic,
     StartSession,
@@ -31,6 +33,7 @@ from hermes_tui_training.api.wire import (
     CompletionsKey,
     EndedSession,
     RewardAnswer,
+    SessionChanged,
     StartedSession,
     StartedSessions,
     TopicAnswer,
@@ -66,14 +69,16 @@ async def start_session(request: Request) -> Response:
     await require_admin(request)
     services = services_of(request)
     body = await read_body(request, StartSession)
-    group_id = body.group_id or new_id("group-")
+    group_id, position = body.group_id or new_id("group-"), 0
+    if body.beside is not None:
+        group_id, position = await _place_beside(services, body)
     if body.api_key is not None:
         keys = [await _key_to_reuse(services, body)]
     else:
         keys = [mint_key(SESSION_KEY_PREFIX) for _ in range(body.group_size)]
     async with services.starting:
         await _require_capacity(services, keys)
-        started = [await _started(services, body.task_id, group_id, key) for key in keys]
+        started = [await _started(services, body, group_id, position, key) for key in keys]
     answer = StartedSessions(
         session_id=started[0].session_id,
         api_key=keys[0],
@@ -108,13 +113,33 @@ async def _require_capacity(services: Services, keys: Sequence[str]) -> None:
         )
 
 
-async def _started(services: Services, task_id: str, group_id: str, key: str) -> Session:
+async def _place_beside(services: Services, body: StartSession) -> tuple[str, int]:
+    """Return the group of the episode that a request names, and its place there.
+
+    Raises: ApiError: 400: another group is named too. 404: there is no such episode.
+    """
+    if body.group_id is not None:
+        raise ApiError(400, "'beside' says the group: leave out 'group_id'.", param="group_id")
+    store = services.store
+    try:
+        episode = await asyncio.to_thread(store.episodes.get, body.beside or "")
+        position = await asyncio.to_thread(store.sessions.group_position, episode.episode_id)
+    except UnknownIdError as error:
+        raise _unknown(error, "beside") from error
+    return episode.group_id, position
+
+
+async def _started(
+    services: Services, body: StartSession, group_id: str, position: int, key: str
+) -> Session:
     try:
         session = await asyncio.to_thread(
             services.store.sessions.create,
             key_hash=hash_key(key),
-            task_id=task_id,
+            task_id=body.task_id,
             group_id=group_id,
+            branch_of=body.branch_of,
+            group_position=position,
         )
     except ConflictError as error:
         raise _conflict(error) from error
@@ -184,6 +209,32 @@ async def set_topic(request: Request) -> Response:
     )
     answer = TopicAnswer(message=SUCCESS, session_id=changed.session_id, topic=changed.topic)
     return model_response(answer)
+
+
+async def rename_session(request: Request) -> Response:
+    """``POST /rl/rename_session``: give a session a name."""
+    await require_admin(request)
+    body = await read_body(request, RenameSession)
+    store = services_of(request).store
+    try:
+        session = await asyncio.to_thread(store.sessions.rename, body.session_id, body.title)
+    except UnknownIdError as error:
+        raise _unknown(error, "session_id") from error
+    return model_response(SessionChanged(message=SUCCESS, session_id=session.session_id))
+
+
+async def delete_session(request: Request) -> Response:
+    """``POST /rl/delete_session``: forget a session and all that was recorded in it."""
+    await require_admin(request)
+    body = await read_body(request, DeleteSession)
+    try:
+        await asyncio.to_thread(services_of(request).store.sessions.delete, body.session_id)
+    except UnknownIdError as error:
+        raise _unknown(error, "session_id") from error
+    except ConflictError as error:
+        raise _conflict(error) from error
+    logger.info("session deleted session=%s", body.session_id)
+    return model_response(SessionChanged(message=SUCCESS, session_id=body.session_id))
 
 
 async def set_reward(request: Request) -> Response:
@@ -266,6 +317,11 @@ def _checked_reward(reward: Any, bounds: tuple[float, float]) -> float:
             param="reward",
         )
     return float(reward)
+
+
+def _unknown(error: UnknownIdError, param: str) -> ApiError:
+    message = str(error)
+    return ApiError(404, f"{message[0].upper()}{message[1:]}.", param=param)
 
 
 def _conflict(error: ConflictError) -> ApiError:
