@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from fakes import attack
+from fakes.caged import needs_cage
 from fakes.engine import FakeEngine, Script, says
 from fakes.inference import Gateway, running_gateway
 from fakes.roles import eventually
@@ -36,16 +35,16 @@ from hermes_tui.supervisor.stack import Stack
 from hermes_tui_common.run_file import RoleRunFile
 from hermes_tui_common.serving import write_private
 
-APPROVAL_S = 1.5
+pytestmark = pytest.mark.timeout(300)
+
+APPROVAL_S = 4.0
+"""Long enough for an answer on a loaded machine; a question that nobody answers takes so long."""
 SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "sk-aws-0123456789",
     "GITHUB_TOKEN": "sk-github-0123456789",
     "OPENAI_API_KEY": "sk-openai-0123456789",
     "SSH_AUTH_SOCK": "/nowhere/agent.sock",
 }
-needs_bubblewrap = pytest.mark.skipif(
-    shutil.which("bwrap") is None, reason="bubblewrap is not installed"
-)
 
 
 def tool(name: str, **arguments: Any) -> Script:
@@ -150,7 +149,7 @@ async def attacked(root: Path, cage: str, network: str = "host") -> AsyncIterato
         headers = {"Authorization": f"Bearer {keys.agent_admin_key}"}
         assert gateway
         client = await exits.enter_async_context(
-            httpx.AsyncClient(base_url=gateway, headers=headers, timeout=30)
+            httpx.AsyncClient(base_url=gateway, headers=headers, timeout=60)
         )
         yield Attacked(
             stack=stack, keys=keys, run_dir=run_dir, inference=inference, client=client,
@@ -176,7 +175,7 @@ async def unjudged(one: Attacked) -> bool:
     return episode["state"] == "open" and episode["reward"] is None
 
 
-@needs_bubblewrap
+@needs_cage
 async def test_in_a_cage_there_is_nothing_to_find(tmp_path: Path) -> None:
     async with attacked(tmp_path, "bubblewrap") as one:
         worker = one.stack.process("worker-0").status()
@@ -239,7 +238,7 @@ async def test_without_a_cage_every_command_asks_and_the_worker_holds_no_key_tha
 
         # All that the worker knows while a turn runs: its own key and one for completions.
         turn = asyncio.create_task(one.shell("sleep 2", answer="once"))
-        await eventually(lambda: len(one.asked) == 3)
+        await eventually(lambda: len(one.asked) == 3, 30)
         process = Path(f"/proc/{one.worker_pid}")
         held = {
             key.decode() for _, part in attack.memory(process) for key in attack.KEY.findall(part)
@@ -327,7 +326,7 @@ async def _no_tool_answers_a_question(one: Attacked) -> None:
     assert not (one.workdir / "answered").exists()
 
 
-@needs_bubblewrap
+@needs_cage
 async def test_with_a_network_of_its_own_the_agent_reaches_its_model_alone(tmp_path: Path) -> None:
     async with attacked(tmp_path, "bubblewrap", network="peers") as one:
         code = (

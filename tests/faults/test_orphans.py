@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fakes.caged import needs_cage
 from fakes.served import Served, is_alive, until
 
 GONE_S = 15.0
@@ -42,7 +42,7 @@ def test_a_stopped_child_does_not_outlive_its_supervisor(served: Served, stopped
     until(lambda: not any(map(is_alive, pids)), GONE_S)
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@needs_cage
 def test_a_stopped_worker_in_a_cage_does_not_outlive_its_supervisor(tmp_path: Path) -> None:
     words = (f"run.dir={tmp_path}", "training.enabled=false")
     with Served([*PROGRAM, "--serve", *words], tmp_path) as served:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.backend import FakeBackend, FakeClock
+from fakes.caged import needs_cage
 from fakes.roles import worker_role
 
 from hermes_tui.cli.doctor import _cage
@@ -22,10 +22,6 @@ from hermes_tui.supervisor.child import child_environment
 from hermes_tui_common.errors import ConfigError, StackError
 from hermes_tui_services.api.config import AgentConfig
 from hermes_tui_services.worker.hermes.guards import NO_CAGE, YOUR_FILES, always_asks
-
-needs_bubblewrap = pytest.mark.skipif(
-    shutil.which("bwrap") is None, reason="bubblewrap is not installed"
-)
 
 
 def agent(**settings: Any) -> AgentConfig:
@@ -76,7 +72,7 @@ def shown(tmp_path: Path, script: str, **settings: Any) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
 
-@needs_bubblewrap
+@needs_cage
 def test_a_path_of_the_users_shows_neither_the_run_directory_nor_the_settings(
     tmp_path: Path,
 ) -> None:
@@ -97,7 +93,7 @@ def test_a_path_of_the_users_shows_neither_the_run_directory_nor_the_settings(
     assert (tmp_path / "run" / "work" / "new").exists()
 
 
-@needs_bubblewrap
+@needs_cage
 def test_a_directory_for_sessions_around_the_run_directory_does_not_show_it(
     tmp_path: Path,
 ) -> None:
@@ -110,14 +106,14 @@ def test_a_directory_for_sessions_around_the_run_directory_does_not_show_it(
         shown(tmp_path, "true", workdir=str(Path.home().parent))
 
 
-@needs_bubblewrap
+@needs_cage
 def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
     for key in ("read_paths", "write_paths"):
         with pytest.raises(StackError, match=f"services.agent.{key}: there is no /nowhere"):
             shown(tmp_path, "true", **{key: ["/nowhere"]})
 
 
-@needs_bubblewrap
+@needs_cage
 def test_the_system_is_read_only_and_its_secrets_are_not_there(tmp_path: Path) -> None:
     script = "cat /etc/shadow; touch /usr/x /etc/x; ls -A /run /root /tmp; cat /proc/self/status"
     seen = shown(tmp_path, f"{script}; true")
