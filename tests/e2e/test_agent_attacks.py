@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from fakes import attack
 from fakes.caged import needs_cage
 from fakes.engine import FakeEngine, Script, says
