@@ -98,7 +98,8 @@ class FaultStack:
         self.run_dir = run_dir
         self._command = [*PROGRAM, *WORDS, f"run.dir={run_dir}", f"model.path={model}", *words]
         self._served: Served | None = None
-        self._strikes: defaultdict[str, list[float]] = defaultdict(list)
+        self.deaths: defaultdict[str, list[float]] = defaultdict(list)
+        """When a process was made to die, on the monotonic clock, by name."""
         self.ready: dict[str, Any] = {}
         self.keys: dict[str, str] = {}
 
@@ -159,13 +160,13 @@ class FaultStack:
 
     def strike(self, name: str, pid: int, number: signal.Signals) -> float:
         """Send a signal; return when, seconds since the epoch."""
-        self._strikes[name].append(time.monotonic())
+        self.deaths[name].append(time.monotonic())
         os.kill(pid, number)
         return time.time()
 
     def calm(self, name: str) -> None:
         """Wait until one more death of a process would not be its third within a minute."""
-        recent = self._strikes[name][-2:]
+        recent = self.deaths[name][-2:]
         if len(recent) == 2 and name != SUPERVISOR:
             time.sleep(max(0.0, recent[0] + FLAPPING_S - time.monotonic()))
 

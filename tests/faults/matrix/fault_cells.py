@@ -21,9 +21,13 @@ MOMENTS = (
 )
 
 # The process changes with each cell: three deaths of one within a minute would be a flapping.
-CELLS = tuple(
-    Cell(what=process, fault=number.name, when=moment)
-    for number, moment, process in product(SIGNALS, MOMENTS, (*CHILDREN, SUPERVISOR))
+CELLS = (
+    *(
+        Cell(what=process, fault=number.name, when=moment)
+        for number, moment, process in product(SIGNALS, MOMENTS, (*CHILDREN, SUPERVISOR))
+    ),
+    # A person asks for another version just then: others are not asked.
+    *(Cell(what="learner", fault=number.name, when="before a rollback") for number in SIGNALS),
 )
 
 SHORT = frozenset(
@@ -31,8 +35,7 @@ SHORT = frozenset(
         "trainer-SIGSTOP-mid-stream",
         "learner-SIGSTOP-mid-step",
         "learner-SIGSTOP-mid-save",
-        "trainer-SIGSTOP-idle",
-        "learner-SIGSTOP-idle",
+        "learner-SIGSTOP-before a rollback",
         "trainer-SIGKILL-mid-publish",
         "worker-0-SIGTERM-mid-stream",
     )

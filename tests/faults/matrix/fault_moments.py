@@ -74,6 +74,8 @@ def run(stack: FaultStack, cell: Cell, name: str) -> Seen:
         _strike_training(stack, seen, name)
     elif cell.when == "mid-reward":
         _strike_reward(stack, seen, name)
+    elif cell.when == "before a rollback":
+        _strike_rollback(stack, seen, name)
     else:
         before = stack.answered(name)
         with Strike(stack, seen, name):
@@ -229,6 +231,28 @@ def _strike_training(stack: FaultStack, seen: Seen, name: str) -> None:
         missed = stack.finished_at(version) < seen.struck_at
     if missed:
         raise MissedError
+
+
+def _strike_rollback(stack: FaultStack, seen: Seen, name: str) -> None:
+    judged = stack.answered(name)
+    assert not stack.reward(judged, 1.0)
+    if not stack.wait_trained(judged):
+        raise MissedError
+    seen.trained.append(judged)
+    target = stack.steps()[-1]["policy_version"] - 1
+
+    def roll_back() -> httpx.Response:
+        body = {"policy_version": target}
+        return stack.trainer("POST", "/rl/rollback", json=body, timeout=ENDS_S)
+
+    with Strike(stack, seen, name):
+        answer = roll_back()
+    if answer.is_error:
+        seen.texts.append(f"the rollback is refused: {answer.json()['error']['message']}")
+        answer = roll_back()
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["rolled_back_to"] == target
+    seen.kept.append("the rewards, trained once")
 
 
 def _strike_starting(stack: FaultStack, seen: Seen, name: str) -> None:

@@ -54,6 +54,7 @@ def test_port_taken(stack: FaultStack, outcome: Outcome) -> None:
             )
         )
         assert f"in use by pid {os.getpid()}" in reason
+    stack.deaths["agent-gateway"].append(time.monotonic())
     outcome.texts.append(reason.splitlines()[0].replace(f":{address.port}", ""))
     _, outcome.seconds = stack.answered_at_last("port-after")
     stack.require_history("port", ("hello", first.text))
