@@ -60,6 +60,12 @@ check: $(STAMP)
 bench: setup
 	@for name in engine agent_service learning 'proof --short' bookkeeping gateway screen; do set -- $$name; script=$$1; shift; $(BIN)/python benchmarks/$$script.py "$$@" || exit 1; done
 
+# Ten minutes: make soak SECONDS=60 is a short one
+SECONDS ?= 600
+.PHONY: soak
+soak: setup
+	@$(BIN)/python benchmarks/soak.py --seconds $(SECONDS)
+
 # Goes on where it was interrupted; benchmarks/results/faults/ keeps what each cell found.
 faults: setup
 	-@$(BIN)/python -m pytest tests/faults/matrix --all-cells
