@@ -80,7 +80,10 @@ def relay_client() -> httpx.AsyncClient:
     direct = dict.fromkeys(("all://127.0.0.1", "all://localhost", "all://[::1]"))
     return httpx.AsyncClient(
         timeout=httpx.Timeout(None, connect=CONNECT_S),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        # A server may close an idle connection just as a call goes into it: many do so after 5 s.
+        limits=httpx.Limits(
+            max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0
+        ),
         mounts=direct,
     )
 
