@@ -103,6 +103,8 @@ class Server:
             if self._process.returncode is None:
                 self._process.kill()
                 await self._process.wait()
+        if self._output is not None:  # at its end once the server's own children have gone
+            await asyncio.wait({self._output}, timeout=STOP_S)
         await self._http.aclose()
 
     async def _answers(self) -> bool:
