@@ -28,7 +28,7 @@ from fakes.engine import FakeEngine, FakeOrchestrator, Script  # noqa: E402
 from outcome import at_most, print_outcome  # noqa: E402
 from pydantic import SecretStr  # noqa: E402
 
-from hermes_tui_common.http import parse_json  # noqa: E402
+from hermes_tui_common.json_body import parse_json  # noqa: E402
 from hermes_tui_common.serving import ServeConfig  # noqa: E402
 from hermes_tui_training.algorithm.samples import training_samples  # noqa: E402
 from hermes_tui_training.api.config import ModelConfig, TrainerRole, TrainingConfig  # noqa: E402

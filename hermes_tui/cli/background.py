@@ -7,6 +7,7 @@ those of AReaL's ``areal agent`` and ``areal inf``.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from hermes_tui.config.settings import Config
     from hermes_tui.core.control_api import ControlEvent
     from hermes_tui.core.stack_status import StackStatus
+
+_NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+"""Names of services: one folder each, below the kind's."""
 
 WATCH_S = 2.0
 """Time between two looks of ``status --watch``, as AReaL has it."""
@@ -49,8 +53,9 @@ class ServiceKind:
         """Return the run directory of a service. Raises: click.BadParameter: it is no name."""
         from hermes_tui.config.paths import RunDir
 
-        if not service or Path(service).name != service:
-            raise click.BadParameter(f"{service!r} is no name of a service", param_hint="--service")
+        if not _NAME.fullmatch(service):
+            text = f"{service!r} is no name of a service: there is no such service"
+            raise click.BadParameter(text, param_hint="--service")
         return RunDir(self._home(invocation) / service)
 
     def services(self, invocation: Invocation) -> list[str]:

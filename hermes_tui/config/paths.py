@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,11 +36,22 @@ class RunDir:
     def create(self) -> None:
         """Make the directory and its folders, for their owner only.
 
-        Raises: ConfigError: it cannot be made or written.
+        What is there already is closed to others, too: the folders, and the files in them.
+
+        Raises: ConfigError: it cannot be made or written, or is a directory that others need.
         """
+        if self.root in (Path("/"), Path.home(), Path(tempfile.gettempdir())):
+            raise ConfigError(
+                f"run.dir: {self.root} would be closed to others; set it to a directory of its own"
+            )
+        folders = (self.root, self.run, self.logs, self.work, self.root / "hermes")
+        files = (self.view, self.conversations, self.trajectories, self.root / "metrics.jsonl")
         try:
-            for folder in (self.root, self.run, self.logs):
+            for folder in folders:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            ours = (*folders, self.checkpoints, self.root / "agents", *files)
+            for entry in (*ours, *self.run.iterdir(), *self.logs.iterdir()):
+                _close(entry)
         except OSError as error:
             raise ConfigError(
                 f"run.dir: {self.root} cannot be made ({error.strerror}); set it to another place"
@@ -146,3 +158,14 @@ class RunDir:
     def log(self, name: str) -> Path:
         """Return the log of a process."""
         return self.logs / f"{name}.log"
+
+
+def _close(path: Path) -> None:
+    """Take what others may do with a file or folder of ours; links are left alone."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:  # not made yet, or a running stack's, and gone
+        return
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISLNK(status.st_mode) and mode & 0o077 and status.st_uid == os.getuid():
+        path.chmod(mode & 0o700)

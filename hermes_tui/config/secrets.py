@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 
 from hermes_tui.config.paths import RunDir
 from hermes_tui.config.settings import Config
-from hermes_tui_common.auth import mint_key
+from hermes_tui_common.auth import admin_key_fault, mint_key, weakness
 from hermes_tui_common.errors import ConfigError
 from hermes_tui_common.serving import write_private
+
+_MEND = "delete the file, and new keys are minted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +58,34 @@ def ensure_keys(run_dir: RunDir, config: Config) -> Keys:
 def read_keys(run_dir: RunDir) -> Keys | None:
     """Return the keys of a run directory, or None when it has none yet.
 
-    Raises: ConfigError: ``keys.json`` is unreadable or lacks a key.
+    Raises: ConfigError: ``keys.json`` is unreadable, lacks a key, or has something else in its
+        place: null opens nothing.
     """
     try:
         rows = json.loads(run_dir.keys.read_text(encoding="utf-8"))
-        return Keys(**{f.name: str(rows[f.name]) for f in fields(Keys)})
+        keys = {f.name: rows[f.name] for f in fields(Keys)}
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
-            f"{run_dir.keys}: no valid key file ({type(error).__name__}); delete it, and new "
-            "keys are minted"
+            f"{run_dir.keys}: no valid key file ({type(error).__name__}); {_MEND}"
         ) from error
+    for name, key in keys.items():
+        fault = (
+            admin_key_fault(key) if isinstance(key, str) else f"is {json.dumps(key):.20}, no text"
+        )
+        if fault:
+            raise ConfigError(f"{run_dir.keys}: {name} {fault}; {_MEND}")
+    return Keys(**keys)
+
+
+def weak_keys(keys: Keys) -> list[str]:
+    """Return a sentence on each key that is easily guessed, and on keys that are the same."""
+    found = [
+        f"{name} is {fault}; that is no matter as long as only this machine's programs reach it"
+        for name, key in asdict(keys).items()
+        if (fault := weakness(key))
+    ]
+    if len(set(keys.values())) < len(keys.values()):
+        found.append("two of the keys are the same: who has one may use the other's routes")
+    return found

@@ -18,7 +18,9 @@ import tomli
 from pydantic import BaseModel, Field, SecretStr, ValidationError
 
 from hermes_tui.config import errors as config_errors
+from hermes_tui_common.auth import MIN_STRONG_CHARS, weakness
 from hermes_tui_common.errors import ConfigError
+from hermes_tui_common.limits import HttpConfig
 from hermes_tui_common.settings import Section
 from hermes_tui_services.api.config import ServicesConfig, UpstreamConfig
 from hermes_tui_training.api.config import ModelConfig, TrainingConfig
@@ -36,24 +38,6 @@ ENV_ALIASES = {
     "HERMES_TUI_HOME": "run.dir",
 }
 """Environment names beside the ``HERMES_TUI__`` ones: AReaL's, and the run directory's."""
-
-MIN_PUBLIC_KEY_CHARS = 16
-"""Shortest admin key that may guard an address beyond loopback."""
-
-WELL_KNOWN_KEYS = frozenset(
-    {
-        "0123456789abcdef",
-        "1234567890123456",
-        "areal-admin-key",
-        "areal-agent-admin",
-        "changemechangeme",
-        "sk-1234567890abcdef",
-    }
-)
-"""Keys from examples and manuals: long enough, and known to everyone."""
-
-_MIN_DISTINCT_CHARS = 6
-"""A key of fewer different characters, such as ``aaaaaaaaaaaaaaaa``, is guessed at once."""
 
 
 class RunConfig(Section):
@@ -96,6 +80,7 @@ class Config(Section):
     run: RunConfig = RunConfig()
     model: ModelConfig = ModelConfig()
     upstream: UpstreamConfig = UpstreamConfig()
+    http: HttpConfig = HttpConfig()
     services: ServicesConfig = ServicesConfig()
     training: TrainingConfig = TrainingConfig()
     tui: TuiConfig = TuiConfig()
@@ -301,28 +286,39 @@ def _check_exposure(config: Config, sources: config_errors.Sources) -> None:
 
     Raises: ConfigError: names the host's place and the key to set.
     """
-    gateway = config.services.gateway
-    training = config.training
-    for host_key, host, key_key, secret in (
-        ("services.gateway.host", gateway.host, "services.gateway.admin_api_key", gateway),
-        ("training.gateway.host", training.gateway.host, "training.admin_api_key", training),
-    ):
-        key = secret.admin_api_key.get_secret_value()
-        if is_loopback(host) or not (fault := _key_fault(key)):
+    for host_key, host, key_key, secret in _gateways(config):
+        key = secret.get_secret_value()
+        fault = weakness(key) if key else "missing"
+        if is_loopback(host) or not fault:
             continue
         raise ConfigError(
             f"{sources.where(host_key)}: {host_key} = {json.dumps(host)} is reachable from other "
-            f"machines, and {key_key} is {fault}; set it to at least {MIN_PUBLIC_KEY_CHARS} "
+            f"machines, and {key_key} is {fault}; set it to at least {MIN_STRONG_CHARS} "
             "random characters, or listen on 127.0.0.1"
+        )
+    hosts = {host for _, host, _, _ in _gateways(config) if not is_loopback(host)}
+    keys = [secret.get_secret_value() for *_, secret in _gateways(config)]
+    if hosts and len(set(keys)) < len(keys):
+        raise ConfigError(
+            f"{sources.where('training.admin_api_key')}: training.admin_api_key is the same as "
+            f"services.gateway.admin_api_key, and {', '.join(sorted(hosts))} is reachable from "
+            "other machines; set two different keys, or listen on 127.0.0.1"
         )
 
 
-def _key_fault(key: str) -> str:
-    """Return what is wrong with a key for a public address, or an empty string."""
-    if not key:
-        return "missing"
-    if len(key) < MIN_PUBLIC_KEY_CHARS:
-        return f"too short ({len(key)} characters)"
-    if key.lower() in WELL_KNOWN_KEYS or len(set(key)) < _MIN_DISTINCT_CHARS:
-        return "a well-known or guessable one"
-    return ""
+def _gateways(config: Config) -> Iterator[tuple[str, str, str, SecretStr]]:
+    """Yield (key of the host, host, key of the admin key, admin key) of each gateway that runs."""
+    gateway, training = config.services.gateway, config.training
+    yield (
+        "services.gateway.host",
+        gateway.host,
+        "services.gateway.admin_api_key",
+        gateway.admin_api_key,
+    )
+    if training.enabled:
+        yield (
+            "training.gateway.host",
+            training.gateway.host,
+            "training.admin_api_key",
+            training.admin_api_key,
+        )

@@ -123,6 +123,26 @@ def event_to_json(event: ControlEvent) -> dict[str, Any]:
     return {"event": event.event, **fields}
 
 
+class _Query(BaseModel):
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class EventsQuery(_Query):
+    """Query of ``GET /events``."""
+
+    after: int = Field(0, ge=0, le=2**53)
+    """Events after this one."""
+
+
+class LogsQuery(_Query):
+    """Query of ``GET /services/{name}/logs``."""
+
+    tail: int = Field(200, ge=0, le=2**53)
+    """Lines from the end; 10,000 at most are sent."""
+    follow: bool = False
+    """Whether to go on with each new line, as events."""
+
+
 class LogTail(_Answer):
     """Answer of ``GET /services/{name}/logs``."""
 

@@ -5,41 +5,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import uvicorn
 from pydantic import BaseModel
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from hermes_tui.core.control_api import (
+    EventsQuery,
     LogLine,
+    LogsQuery,
     LogTail,
     ScaleRequest,
     ShutdownAnswer,
     event_to_json,
 )
-from hermes_tui.core.stack_status import SUPERVISOR, StackStatus
+from hermes_tui.core.stack_status import SUPERVISOR, StackStatus, SystemSample
 from hermes_tui.supervisor.events import EventLog
 from hermes_tui.supervisor.logs import follow_lines, tail_lines
 from hermes_tui.supervisor.stack import Stack
-from hermes_tui_common.auth import require_key
-from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import (
     EXCEPTION_HANDLERS,
     SseResponse,
     health_response,
     read_body,
+    read_query,
     sse,
 )
+from hermes_tui_common.limits import HttpConfig
+from hermes_tui_common.openapi import described
+from hermes_tui_common.request_keys import RequireKey
+from hermes_tui_common.routes import ApiRoute, Health
+from hermes_tui_common.serving import server_config
 
 MAX_TAIL_LINES = 10_000
 _GRACEFUL_S = 1
 """How long event streams may go on once the supervisor stops."""
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class ControlApi:
@@ -64,24 +69,26 @@ class ControlApi:
 
     def app(self) -> Starlette:
         """Return the ASGI app."""
-        routes = [
-            Route("/health", self._health),
-            Route("/status", self._guarded(self._status)),
-            Route("/events", self._guarded(self._follow_events)),
-            Route("/system", self._guarded(self._system)),
-            Route("/services/pairs", self._guarded(self._scale), methods=["POST"]),
-            Route("/services/{name}/logs", self._guarded(self._logs)),
-            Route("/services/{name}/restart", self._guarded(self._restart), methods=["POST"]),
-            Route("/shutdown", self._guarded(self._shutdown), methods=["POST"]),
+        return Starlette(
+            routes=described("Hermes TUI: the control API", self._routes()),
+            exception_handlers=EXCEPTION_HANDLERS,
+            middleware=[Middleware(RequireKey, key=self._key)],
+        )
+
+    def _routes(self) -> list[ApiRoute]:
+        post, status = "POST", StackStatus
+        restart, logs = "/services/{name}/restart", "/services/{name}/logs"
+        scale: dict[str, Any] = {"body": ScaleRequest, "answer": status}
+        return [
+            ApiRoute("/health", self._health, answer=Health),
+            ApiRoute("/status", self._status, answer=status),
+            ApiRoute("/events", self._follow_events, query=EventsQuery, events=True),
+            ApiRoute("/system", self._system, answer=SystemSample),
+            ApiRoute("/services/pairs", self._scale, method=post, **scale),
+            ApiRoute(logs, self._logs, query=LogsQuery, answer=LogTail, events=True),
+            ApiRoute(restart, self._restart, method=post, answer=status),
+            ApiRoute("/shutdown", self._shutdown, method=post, answer=ShutdownAnswer, status=202),
         ]
-        return Starlette(routes=routes, exception_handlers=EXCEPTION_HANDLERS)
-
-    def _guarded(self, endpoint: Endpoint) -> Endpoint:
-        async def checked(request: Request) -> Response:
-            require_key(request, self._key)
-            return await endpoint(request)
-
-        return checked
 
     async def _health(self, _: Request) -> Response:
         return health_response(self._stack.problem)
@@ -99,8 +106,7 @@ class ControlApi:
         return _json(sample)
 
     async def _follow_events(self, request: Request) -> Response:
-        position = request.query_params.get("after") or request.headers.get("last-event-id") or "0"
-        after = _whole_number(position, "after")
+        after = read_query(request, EventsQuery, last_event_id="after").after
 
         async def stream() -> AsyncIterator[bytes]:
             async for event in self._events.follow(after):
@@ -112,10 +118,10 @@ class ControlApi:
         name = request.path_params["name"]
         if name != SUPERVISOR:
             self._stack.process(name)
-        tail = _whole_number(request.query_params.get("tail", "200"), "tail")
-        tail = min(tail, MAX_TAIL_LINES)
+        query = read_query(request, LogsQuery)
+        tail = min(query.tail, MAX_TAIL_LINES)
         path = self._stack.plan.run_dir.log(name)
-        if request.query_params.get("follow", "").lower() in ("1", "true", "yes"):
+        if query.follow:
             return SseResponse(
                 sse(LogLine(line=line).model_dump()) async for line in follow_lines(path, tail)
             )
@@ -140,24 +146,12 @@ def _json(answer: BaseModel, status_code: int = 200) -> JSONResponse:
     return JSONResponse(answer.model_dump(mode="json"), status_code=status_code)
 
 
-def _whole_number(text: str, param: str) -> int:
-    if not text.isdecimal():
-        raise ApiError(400, f"'{param}' must be a whole number, not {text!r}.", param=param)
-    return int(text)
-
-
 class ControlServer(uvicorn.Server):
     """Serves the control API inside the supervisor, which handles the signals itself."""
 
-    def __init__(self, app: Starlette) -> None:
+    def __init__(self, app: Starlette, limits: HttpConfig) -> None:
         super().__init__(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                timeout_graceful_shutdown=_GRACEFUL_S,
-            )
+            server_config(app, limits, lifespan="off", timeout_graceful_shutdown=_GRACEFUL_S)
         )
 
     @contextlib.contextmanager

@@ -27,6 +27,7 @@ from hermes_tui.supervisor.specs import ProcessSpec, Urls
 from hermes_tui.supervisor.system_sampler import rss_bytes
 from hermes_tui_common.disk import MIN_FREE_BYTES, DiskFullError, require_room
 from hermes_tui_common.errors import StackError
+from hermes_tui_common.limits import HttpConfig
 from hermes_tui_common.run_file import RoleRunFile
 from hermes_tui_common.serving import (
     INSTANCE_HEADER,
@@ -60,6 +61,7 @@ class ManagedProcess:
         spec: what to run.
         run_dir: where its files go.
         settings: log size, start and stop deadlines.
+        limits: what its server lets in.
         urls: where the processes it comes after answer; read at each start.
         on_change: called after every change of its state or its reason.
         environ: what the child's environment is made from; None is the process's own.
@@ -70,6 +72,7 @@ class ManagedProcess:
         spec: ProcessSpec,
         run_dir: RunDir,
         settings: RunConfig,
+        limits: HttpConfig,
         urls: Urls,
         on_change: Callable[[ManagedProcess], None],
         environ: Mapping[str, str] | None = None,
@@ -80,6 +83,7 @@ class ManagedProcess:
         self.reason: str | None = None
         self._run_dir = run_dir
         self._settings = settings
+        self._limits = limits
         self._urls = urls
         self._on_change = on_change
         self._environ = os.environ if environ is None else environ
@@ -171,6 +175,7 @@ class ManagedProcess:
             lifeline=True,
             heartbeat_s=self._settings.heartbeat_s,
             log_level=self._settings.log_level,
+            limits=self._limits,
         )
         self._forget_run_file()
         with contextlib.ExitStack() as exits:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hermes_tui.config.paths import RunDir
-from hermes_tui.config.secrets import ensure_keys
+from hermes_tui.config.secrets import ensure_keys, weak_keys
 from hermes_tui.config.settings import Config
 from hermes_tui.core.control_api import (
     StackFailed,
@@ -74,6 +74,8 @@ def serve(config: Config, make_plan: Callable[..., StackPlan] = StackPlan) -> in
                 max_bytes=config.run.log_max_bytes,
                 secrets=(*keys.values(), upstream_key),
             )
+            for weak in weak_keys(keys):
+                logger.warning("%s", weak)
             confinement = Confinement.of(config.services.agent)
             plan = make_plan(config=config, run_dir=run_dir, keys=keys, confinement=confinement)
             end_orphans(run_dir.root)
@@ -111,7 +113,7 @@ class _Supervisor:
                         url=url,
                         shut_down=self._end.set,
                     )
-                    server = ControlServer(api.app())
+                    server = ControlServer(api.app(), self._plan.config.http)
                     group.create_task(server.run_on(sock), name="control")
                     self._write_run_file(url)
                     try:

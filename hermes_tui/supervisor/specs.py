@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -164,6 +165,7 @@ class StackPlan:
                 database=self.run_dir.conversations,
                 store=self.config.services.store,
                 session_timeout_s=self.config.services.session_timeout_s,
+                inference_hosts=self._inference_hosts,
             ),
             after=(ROUTER, worker),
         )
@@ -243,6 +245,13 @@ class StackPlan:
         """Return a worker's own key: the same for as long as the plan is, and of no other use."""
         key = hmac.new(self.worker_secret, name.encode(), hashlib.sha256).hexdigest()
         return SecretStr(f"sk-worker-{key}")
+
+    @property
+    def _inference_hosts(self) -> tuple[str, ...]:
+        """Hosts that the configuration names as model servers, in one place or another."""
+        upstream = urlsplit(self.config.upstream.base_url).netloc.rpartition("@")[2]
+        own = self.config.training.gateway.host
+        return (*self.config.services.inference_hosts, *filter(None, (upstream, own)))
 
     @property
     def _services_key(self) -> SecretStr:

@@ -192,6 +192,7 @@ class Stack:
             spec,
             self.plan.run_dir,
             self.plan.config.run,
+            self.plan.config.http,
             self._urls,
             self._changed,
             self._environ,

@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import httpx
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from hermes_tui_common.auth import redact
 from hermes_tui_common.errors import ApiError, RefusedError, ServiceError, cause_of
+from hermes_tui_common.json_body import parse_json
+from hermes_tui_common.limits import THREAD_BYTES, HttpConfig, limits_of
+from hermes_tui_common.routes import operation_of
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model")
-
-MAX_BODY_BYTES = 64 * 1024 * 1024
-"""Larger request bodies are refused; this is a thousand times what fits a model's context."""
+Result = TypeVar("Result")
+Query = TypeVar("Query", bound=BaseModel)
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:
-    """Return the request's JSON body as ``model``: a pydantic model or a dataclass.
+    """Return the request's JSON body as ``model``: the one that the routing table has.
 
     Raises: ApiError: 400 that names the field, when the body is no JSON or does not validate;
-        413, when it is larger than ``MAX_BODY_BYTES``.
+        413, when it is too large, by what its header says before it is read.
     """
-    return validated(await read_json(request), model)
+    expected = operation_of(request.scope).body
+    assert expected in (None, model), f"{request.url.path} reads another body"
+    raw, limits = await limited_body(request), _limits(request)
+    return await _threaded(raw, lambda: validated(parse_json(raw, limits), model))
 
 
 async def read_json(request: Request) -> Any:
     """Return the value of the request's JSON body.
 
-    Raises: ApiError: 400, when it is no JSON; 413, when it is larger than ``MAX_BODY_BYTES``.
+    Raises: ApiError: 400, when it is no JSON; 413, when it is too large.
     """
-    return parse_json(await limited_body(request))
+    raw, limits = await limited_body(request), _limits(request)
+    return await _threaded(raw, lambda: parse_json(raw, limits))
 
 
 def validated(value: Any, model: type[Model]) -> Model:
@@ -52,46 +60,55 @@ def validated(value: Any, model: type[Model]) -> Model:
         raise validation_error(error) from error
 
 
+async def _threaded(raw: bytes, parse: Callable[[], Result]) -> Result:
+    return await asyncio.to_thread(parse) if len(raw) > THREAD_BYTES else parse()
+
+
+def _limits(request: Request) -> HttpConfig:
+    """Return the limits of the request's body: the route's own where it has some."""
+    return operation_of(request.scope).size.limits(limits_of(request.scope))
+
+
+def read_query(request: Request, model: type[Query], *, last_event_id: str = "") -> Query:
+    """Return the request's query as ``model``: the one that the routing table has.
+
+    Args:
+        request: whose query it is.
+        model: what it must be.
+        last_event_id: the parameter in whose place the header ``Last-Event-ID`` may stand; a
+            client that joins a stream again sends both, and the header is the newer.
+
+    Raises: ApiError: 400 that names the parameter.
+    """
+    assert operation_of(request.scope).query in (None, model)
+    given = dict(request.query_params)
+    if last_event_id and (newer := request.headers.get("last-event-id")):
+        given[last_event_id] = newer
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise validation_error(error) from error
+
+
 @functools.cache
 def _adapter(model: Hashable) -> TypeAdapter[Any]:
     return TypeAdapter(model)
 
 
 async def limited_body(request: Request) -> bytes:
-    """Return the request's body. Raises: ApiError: 413: it is larger than ``MAX_BODY_BYTES``."""
+    """Return the request's body. Raises: ApiError: 413: it is larger than the route takes."""
+    max_bytes = _limits(request).max_body_bytes
+    too_large = ApiError(413, f"The body is larger than {max_bytes} bytes.")
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and (len(announced) > 18 or int(announced) > max_bytes):
+        raise too_large
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise ApiError(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
+        if size > max_bytes:
+            raise too_large
         chunks.append(chunk)
     return b"".join(chunks)
-
-
-def parse_json(raw: bytes) -> Any:
-    """Return the value of a JSON text, an empty object for an empty one.
-
-    Raises: ApiError: 400: it is no JSON. That includes what Python would take: NaN, infinities,
-        numbers beyond a float, halves of surrogate pairs.
-    """
-    try:
-        value = json.loads(raw or b"{}", parse_constant=_no_constant, parse_float=_finite)
-        if b"\\ud" in raw.lower():
-            json.dumps(value, ensure_ascii=False).encode()
-        return value
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"The body is not JSON: {error}.") from error
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is too large")
-    return value
 
 
 def validation_error(error: ValidationError) -> ApiError:
@@ -110,7 +127,9 @@ def error_response(error: ApiError) -> JSONResponse:
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(error.body(), status_code=error.status, headers=headers)
+    # What a client sent by mistake, such as a key as an id, does not come back to it.
+    body = {name: redact(text) if text else text for name, text in error.body()["error"].items()}
+    return JSONResponse({"error": body}, status_code=error.status, headers=headers)
 
 
 def health_response(problem: str = "", **facts: object) -> JSONResponse:
@@ -136,6 +155,10 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     return error_response(ApiError(error.status_code, message))
 
 
+async def _on_client_gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
 async def _on_crash(request: Request, error: Exception) -> Response:
     logger.error("request failed path=%s", request.url.path, exc_info=error)
     return error_response(ApiError(500, f"{type(error).__name__}: {error}"))
@@ -144,6 +167,7 @@ async def _on_crash(request: Request, error: Exception) -> Response:
 EXCEPTION_HANDLERS: Mapping[Any, Any] = {
     ApiError: _on_api_error,
     HTTPException: _on_http_exception,
+    ClientDisconnect: _on_client_gone,
     Exception: _on_crash,
 }
 """For ``Starlette(exception_handlers=...)``: every error leaves in OpenAI's shape."""
@@ -269,5 +293,9 @@ def api_error_from(response: httpx.Response) -> ApiError:
         return ApiError(
             response.status_code, error["message"], code=error.get("code"), param=error.get("param")
         )
-    except (ValueError, KeyError, TypeError):
-        return ApiError(response.status_code, f"{response.request.url}: {response.text[:500]}")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        url = redact(str(response.request.url))
+        return ApiError(
+            response.status_code,
+            f"{url} answered {response.status_code}, and not as this program's servers do.",
+        )

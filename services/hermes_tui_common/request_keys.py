@@ -5,11 +5,10 @@ from __future__ import annotations
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocket
 
 from hermes_tui_common.auth import require_key, same_key
+from hermes_tui_common.door import refuse
 from hermes_tui_common.errors import ApiError
-from hermes_tui_common.http import error_response
 
 
 class _SessionKeyConvertor(Convertor[str]):
@@ -43,21 +42,16 @@ class RequireKey:
         self._except_under = except_under
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._is_open(scope["path"]):
-            try:
+        try:
+            if scope["type"] == "http" and not self._is_open(scope["path"]):
                 require_key(HTTPConnection(scope), self._key)
-            except ApiError as error:
-                await error_response(error)(scope, receive, send)
-                return
-        elif scope["type"] == "websocket":
-            socket = WebSocket(scope, receive, send)
-            try:
-                if not same_key(socket.query_params.get("token", ""), self._key):
-                    require_key(socket, self._key)
-            except ApiError as error:
-                await socket.receive()
-                await socket.send_denial_response(error_response(error))
-                return
+            elif scope["type"] == "websocket":
+                connection = HTTPConnection(scope)
+                if not same_key(connection.query_params.get("token", ""), self._key):
+                    require_key(connection, self._key)
+        except ApiError as error:
+            await refuse(scope, receive, send, error)
+            return
         await self._app(scope, receive, send)
 
     def _is_open(self, path: str) -> bool:

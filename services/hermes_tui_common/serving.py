@@ -31,6 +31,7 @@ from hermes_tui_common.auth import RedactingFilter
 from hermes_tui_common.disk import wait_for_room
 from hermes_tui_common.errors import ConfigError, HermesTuiError, StackError
 from hermes_tui_common.heartbeat import Heartbeat
+from hermes_tui_common.limits import DEFAULT_LIMITS, HttpConfig
 from hermes_tui_common.run_file import RoleRunFile
 from hermes_tui_common.supervisor_link import CONFIG_ON_INPUT, Report, SupervisorLink, read_config
 
@@ -48,6 +49,9 @@ GRACEFUL_S = 3
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: longer than our own clients keep theirs, so that none of
 them sends a request into a connection that is just being closed."""
+
+_READ_BYTES = 256 * 1024
+"""What the event loop reads at once."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -86,6 +90,8 @@ class ServeConfig(BaseModel):
     """Seconds between two beats on standard input, which is a socket then; 0.0 sends none."""
     log_level: str = "INFO"
     """Level of the process's log on standard error."""
+    limits: HttpConfig = DEFAULT_LIMITS
+    """What the server lets in."""
 
 
 class RoleConfig(BaseModel):
@@ -284,6 +290,37 @@ def _holder(port: int) -> str:
     return next((f" (in use by pid {pid})" for pid in pids), "")
 
 
+def server_config(
+    app: ASGIApp, limits: HttpConfig, *, host: str = "127.0.0.1", **settings: Any
+) -> uvicorn.Config:
+    """Return uvicorn's configuration of a server of ours: every one is held to the same limits.
+
+    Args:
+        app: what is served.
+        limits: what is let in.
+        host: the configured name or address.
+        settings: more of uvicorn's.
+    """
+    # Late: the settings of every process import this module, and most of them serve nothing.
+    from hermes_tui_common.connections import Connections, guarded_http, guarded_websocket
+    from hermes_tui_common.door import Door
+
+    connections = Connections(limits)
+    return uvicorn.Config(
+        Door(app, limits, host),
+        host=host,
+        http=guarded_http(connections),
+        ws=guarded_websocket(connections) or "none",
+        ws_max_size=limits.max_body_bytes,
+        # Longer headers are refused by then, with an answer that says so.
+        h11_max_incomplete_event_size=limits.max_header_bytes + _READ_BYTES,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        **settings,
+    )
+
+
 def serve(app: ASGIApp, config: ServeConfig, heartbeat: Heartbeat | None = None) -> None:
     """Serve an app until SIGTERM or SIGINT; write the run file when it is ready.
 
@@ -297,10 +334,10 @@ def serve(app: ASGIApp, config: ServeConfig, heartbeat: Heartbeat | None = None)
     if config.unix_socket:
         sockets.append(_bind_unix(config.unix_socket))
     role_app = _RoleApp(app, config.instance)
-    settings = uvicorn.Config(
+    settings = server_config(
         role_app,
-        log_config=None,
-        access_log=False,
+        config.limits,
+        host=config.host,
         lifespan="on",
         timeout_graceful_shutdown=GRACEFUL_S,
         timeout_keep_alive=KEEP_ALIVE_S,

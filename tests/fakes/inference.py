@@ -15,7 +15,8 @@ from fakes.engine import FakeEngine, FakeOrchestrator, byte_tokenizer
 from pydantic import SecretStr
 from starlette.applications import Starlette
 
-from hermes_tui_common.serving import ServeConfig, bind
+from hermes_tui_common.limits import DEFAULT_LIMITS
+from hermes_tui_common.serving import ServeConfig, bind, server_config
 from hermes_tui_training.api.config import ModelConfig, TrainerRole, TrainingConfig
 from hermes_tui_training.chat_template.renderer import Chat
 from hermes_tui_training.inference_gateway.app import create_app
@@ -124,9 +125,7 @@ async def running_gateway(
 async def _served(app: Starlette, port: int) -> AsyncIterator[str]:
     """Serve an app until the block ends, which closes its connections at once."""
     sock = bind(ServeConfig(name="trainer", port=port))
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=0
-    )
+    config = server_config(app, DEFAULT_LIMITS, lifespan="off", timeout_graceful_shutdown=0)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     try:

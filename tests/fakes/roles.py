@@ -16,7 +16,8 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
-from hermes_tui_common.serving import ServeConfig
+from hermes_tui_common.limits import DEFAULT_LIMITS
+from hermes_tui_common.serving import ServeConfig, server_config
 from hermes_tui_services.api.agent import AgentRequest, AgentResponse, TurnInterrupted
 from hermes_tui_services.api.config import (
     AgentConfig,
@@ -126,9 +127,7 @@ class Served:
     """An app that is served in this event loop."""
 
     def __init__(self, app: ASGIApp, port: int = 0) -> None:
-        config = uvicorn.Config(
-            app, host="127.0.0.1", port=port, log_config=None, timeout_graceful_shutdown=1
-        )
+        config = server_config(app, DEFAULT_LIMITS, port=port, timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         self._sock = config.bind_socket()
         self.url = f"http://127.0.0.1:{self._sock.getsockname()[1]}"

@@ -16,6 +16,7 @@ from fakes.roles import ADMIN_KEY, HEADERS, USAGE, Chain, chain, eventually
 from openai.lib.streaming.responses import AsyncResponseStream
 from openai.types.responses import ResponseStreamEvent
 
+from hermes_tui_common.upstream_hosts import UpstreamHosts
 from hermes_tui_services.api.agent import AgentRequest
 from hermes_tui_services.api.config import UpstreamConfig
 from hermes_tui_services.api.events import TextArrived, TurnCompleted, TurnEvent
@@ -327,7 +328,7 @@ async def test_every_route_but_health_needs_the_key(one: Chain) -> None:
 
 async def test_the_upstream_is_remembered_until_the_session_is_closed(one: Chain) -> None:
     fields = {
-        "inf_base_url": "http://gw:1/",
+        "inf_base_url": "http://127.0.0.1:1/",
         "session_api_key": "sk-sess-12345678",
         "inf_model": "",
     }
@@ -336,14 +337,16 @@ async def test_the_upstream_is_remembered_until_the_session_is_closed(one: Chain
     await one.client.post("/sessions/close", json={"session_key": KEY})
     await one.say("three")
     remembered = [request.metadata.get("areal_inference", {}) for request in one.agent.seen]
-    assert [upstream.get("address") for upstream in remembered] == ["http://gw:1/v1"] * 2 + [None]
+    assert [upstream.get("address") for upstream in remembered] == ["http://127.0.0.1:1/v1"] * 2 + [
+        None
+    ]
     assert "sk-sess-12345678" not in str(one.agent.seen)
     assert "sk-sess" not in (await one.client.get("/sessions")).text
 
 
 async def test_a_model_alone_is_asked_for_in_its_turn(one: Chain) -> None:
     await one.say("one", inf_model="plain")
-    fields = {"inf_base_url": "http://gw:1", "session_api_key": "sk-sess-12345678"}
+    fields = {"inf_base_url": "http://127.0.0.1:1", "session_api_key": "sk-sess-12345678"}
     await one.say("two", **fields, inf_model="kept")
     await one.say("three", inf_model="other")
     await one.say("four")
@@ -627,7 +630,8 @@ async def _ignore(session_key: str) -> None:
 async def test_a_turn_that_waits_when_its_service_stops_may_be_sent_again(tmp_path: Path) -> None:
     store = ConversationStore(tmp_path / "conversations.db")
     await store.open()
-    sessions = Sessions(store, StuckWorker(), None, UpstreamConfig(), _ignore)  # type: ignore[arg-type]
+    hosts = UpstreamHosts(())
+    sessions = Sessions(store, StuckWorker(), None, UpstreamConfig(), hosts, _ignore)  # type: ignore[arg-type]
     running = await sessions.submit("s", TurnRequest(message="one"))
     await eventually(lambda: isinstance(running.events[-1], TextArrived))
     waiting = await sessions.submit("s", TurnRequest(message="two"))

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, SecretStr
 
 from hermes_tui_common.serving import RoleConfig
-from hermes_tui_common.settings import Secret, Section
+from hermes_tui_common.settings import OptionalKey, RoleKey, Secret, Section
 
 
 class GatewayConfig(Section):
@@ -18,7 +18,7 @@ class GatewayConfig(Section):
     """Address to listen on. Beyond loopback a strong admin_api_key is required."""
     port: int = Field(0, ge=0, le=65535)
     """Port to listen on; 0 takes a free one, kept for the life of the stack."""
-    admin_api_key: Secret = SecretStr("")
+    admin_api_key: OptionalKey = SecretStr("")
     """Key that clients send; empty mints one into keys.json of the run directory."""
 
 
@@ -101,6 +101,10 @@ class ServicesConfig(Section):
     store: StoreConfig = StoreConfig()
     session_timeout_s: float = Field(86400.0, gt=0)
     """Seconds without a turn after which a session's agent is released; its history stays."""
+    inference_hosts: tuple[str, ...] = ()
+    """Hosts, or "host:port", that turns may name in inf_base_url beside loopback and the hosts of
+    upstream.base_url and training.gateway.host: this machine calls them. Link-local and metadata
+    addresses are never called."""
 
 
 class UpstreamConfig(Section):
@@ -117,7 +121,7 @@ class UpstreamConfig(Section):
 class ServicesRole(RoleConfig):
     """What every role of the agent service is started with."""
 
-    admin_key: Secret
+    admin_key: RoleKey
     """Key of every route but /health."""
 
 
@@ -159,6 +163,8 @@ class DataProxyRole(ServicesRole):
     """How much is kept in the database."""
     session_timeout_s: float = 86400.0
     """Seconds without a turn after which the worker is told to release a session."""
+    inference_hosts: tuple[str, ...] = ()
+    """Hosts, or "host:port", beside loopback, that turns may name as their upstream."""
 
 
 class WorkerRole(ServicesRole):

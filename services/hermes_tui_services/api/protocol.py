@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from hermes_tui_common.auth import no_key
 from hermes_tui_common.errors import ApiError
 
 ChatMessage = dict[str, Any]
@@ -111,6 +111,8 @@ class UpstreamFields(Body):
                 "session_api_key was sent without inf_base_url; send both or neither.",
                 param="inf_base_url",
             )
+        if fault := no_key(key):
+            raise ApiError(400, f"session_api_key {fault}.", param="session_api_key")
         if not url.startswith(("http://", "https://")):
             raise ApiError(400, "inf_base_url must begin with http://.", param="inf_base_url")
         return Upstream(base_url=with_v1(url), api_key=key, model=self.model_name())
@@ -213,17 +215,15 @@ MAX_HITS = 200
 """Turns that one search returns at most."""
 
 
-def search_query(parameters: Mapping[str, str]) -> tuple[str, int]:
-    """Return text and limit of a ``GET /search?q=&limit=``.
+class SearchQuery(BaseModel):
+    """Query of ``GET /search``."""
 
-    Raises: ApiError: 400: there is no text, or the limit is no number from 1 to ``MAX_HITS``.
-    """
-    text, limit = parameters.get("q", ""), parameters.get("limit", str(MAX_HITS))
-    if not text:
-        raise ApiError(400, "Say what to find: 'q' is empty.", param="q")
-    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit) <= MAX_HITS):
-        raise ApiError(400, f"'limit' must be a number from 1 to {MAX_HITS}.", param="limit")
-    return text, int(limit)
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    q: str = Field(min_length=1)
+    """What to find."""
+    limit: int = Field(MAX_HITS, ge=1, le=MAX_HITS)
+    """Hits at most."""
 
 
 def with_v1(url: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from hermes_tui_common.routes import Health
 from hermes_tui_services.api.protocol import ChatMessage
 
 
@@ -120,3 +121,75 @@ class InterruptAnswer(StatusAnswer):
 
     interrupted: bool
     """Whether a turn was in flight."""
+
+
+class RouterHealth(Health):
+    """``GET /health`` of the router."""
+
+    registered_proxies: int
+    """Pairs that have registered."""
+    active_sessions: int
+    """Sessions that have a pair."""
+
+
+class WorkerHealth(Health):
+    """``GET /health`` of a worker."""
+
+    running: int
+    """Sessions with a turn."""
+
+
+class Registered(StatusAnswer):
+    """``POST /register`` of the router."""
+
+    known: bool
+    """Whether this same process had registered before."""
+
+
+class Routed(_Answer):
+    """``POST /route`` of the router."""
+
+    data_proxy_addr: str
+    """URL of the session's data proxy."""
+
+
+class JoinedTurn(_Answer):
+    """``POST /session/{key}/turn`` without a stream: a whole turn, in AReaL's shape."""
+
+    run_id: str
+    """Its run."""
+    summary: str
+    """The reply."""
+    metadata: dict[str, Any]
+    """What the agent reports about it."""
+    events: list[dict[str, Any]]
+    """What happened between its beginning and its end."""
+
+
+class ClosedSession(StatusAnswer):
+    """``POST /sessions/close``."""
+
+    session_key: str
+    """The session."""
+
+
+class AgentModel(_Answer):
+    """The agent as a model, for clients that list models."""
+
+    id: str
+    """Its name."""
+    object: str = "model"
+    """OpenAI's name of the kind."""
+    created: int = 0
+    """Not known."""
+    owned_by: str = "hermes-tui"
+    """This program."""
+
+
+class AgentModels(_Answer):
+    """``GET /v1/models`` of the agent gateway."""
+
+    object: str = "list"
+    """OpenAI's name of the kind."""
+    data: list[AgentModel]
+    """One."""

@@ -11,7 +11,6 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import (
@@ -19,28 +18,35 @@ from hermes_tui_common.http import (
     error_response,
     health_response,
     read_body,
+    read_query,
     sse,
 )
+from hermes_tui_common.openapi import described
 from hermes_tui_common.peer_client import peer_client
 from hermes_tui_common.request_keys import RequireKey
+from hermes_tui_common.routes import ApiRoute, BodySize, Health, JsonObject, Rows
 from hermes_tui_common.serving import report_notices
 from hermes_tui_common.streaming import ClientGoneError, LiveResponse, unless_gone
+from hermes_tui_common.upstream_hosts import UpstreamHosts
 from hermes_tui_services.api.config import DataProxyRole
 from hermes_tui_services.api.events import TurnEvent, TurnFailed, event_to_json
 from hermes_tui_services.api.protocol import (
     ApprovalBody,
     ForkBody,
+    SearchQuery,
     TurnRequest,
     Upstream,
     check_session_key,
-    search_query,
 )
 from hermes_tui_services.api.wire import (
     ConversationInfo,
     ForkAnswer,
     History,
     InterruptAnswer,
+    JoinedTurn,
     RunningTurn,
+    SearchHit,
+    StatusAnswer,
     StoredTurn,
 )
 from hermes_tui_services.data_proxy.model_access import RELAY_PATH, ModelAccess, relay_client
@@ -88,7 +94,14 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
             )
             worker = WorkerClient(worker_client, config.worker_url)
             registration = Registration(client, config, lambda: sessions.keys(), url)
-            sessions = Sessions(store, worker, access, config.upstream, registration.release)
+            sessions = Sessions(
+                store,
+                worker,
+                access,
+                config.upstream,
+                UpstreamHosts(config.inference_hosts),
+                registration.release,
+            )
             app.state.store, app.state.sessions, app.state.access = store, sessions, access
             app.state.registration = registration
             scores = UntrainedScores(config.gateway_run_file)
@@ -113,31 +126,55 @@ def create_app(config: DataProxyRole, *, url: str | None = None) -> Starlette:
                 await registration.unregister()
                 await store.close()
 
-    prefix = "/session/{key:session_key}"
     return Starlette(
         lifespan=lifespan,
         exception_handlers=EXCEPTION_HANDLERS,
         middleware=[
             Middleware(RequireKey, key=config.admin_key.get_secret_value(), except_under=RELAY_PATH)
         ],
-        routes=[
-            Route("/health", _health),
-            Route("/sessions", _sessions),
-            Route("/turns", _turns),
-            Route("/search", _search),
-            Route(f"{prefix}/turn", _turn, methods=["POST"]),
-            Route(f"{prefix}/close", _close, methods=["POST"]),
-            Route(f"{prefix}/interrupt", _interrupt, methods=["POST"]),
-            Route(f"{prefix}/approvals/{{approval_id}}", _answer, methods=["POST"]),
-            Route(f"{prefix}/fork", _fork, methods=["POST"]),
-            Route(f"{prefix}/history", _history),
-            Route(f"{prefix}/events", _events),
-            Route(f"{RELAY_PATH}/v1/{{path:path}}", _relay, methods=["GET", "POST"]),
-        ],
+        routes=described("Hermes TUI: a data proxy", _routes()),
     )
 
 
+def _routes() -> list[ApiRoute]:
+    prefix, post, done = "/session/{key:session_key}", "POST", StatusAnswer
+    approval = f"{prefix}/approvals/{{approval_id}}"
+    relayed = f"{RELAY_PATH}/v1/{{path:path}}"
+    return [
+        ApiRoute("/health", _health, answer=Health),
+        ApiRoute("/sessions", _sessions, answer=Rows[ConversationInfo]),
+        ApiRoute("/turns", _turns, answer=Rows[RunningTurn]),
+        ApiRoute("/search", _search, query=SearchQuery, answer=Rows[SearchHit]),
+        ApiRoute(
+            f"{prefix}/turn",
+            _turn,
+            method=post,
+            body=TurnRequest,
+            size=BodySize.CONVERSATION,
+            answer=JoinedTurn,
+            events=True,
+        ),
+        ApiRoute(f"{prefix}/close", _close, method=post, answer=done),
+        ApiRoute(f"{prefix}/interrupt", _interrupt, method=post, answer=InterruptAnswer),
+        ApiRoute(approval, _answer, method=post, body=ApprovalBody, answer=done),
+        ApiRoute(f"{prefix}/fork", _fork, method=post, body=ForkBody, answer=ForkAnswer),
+        ApiRoute(f"{prefix}/history", _history, answer=History),
+        ApiRoute(f"{prefix}/events", _events, events=True),
+        ApiRoute(relayed, _relay, answer=JsonObject),
+        ApiRoute(
+            relayed,
+            _relay,
+            method=post,
+            body=JsonObject,
+            size=BodySize.CONVERSATION,
+            answer=JsonObject,
+            events=True,
+        ),
+    ]
+
+
 async def _relay(request: Request) -> Response:
+    """Pass a model call of the worker's on."""
     access: ModelAccess = request.app.state.access
     return await access.relay(request)
 
@@ -196,19 +233,18 @@ def _joined(turn: Turn, events: Sequence[TurnEvent]) -> Response:
     end = event_to_json(events[-1])
     if isinstance(events[-1], TurnFailed):
         return error_response(events[-1].error())
-    return JSONResponse(
-        {
-            "run_id": turn.run_id,
-            "summary": end["summary"],
-            "metadata": end["metadata"],
-            "events": [event_to_json(event) for event in events[1:-1]],
-        }
+    joined = JoinedTurn(
+        run_id=turn.run_id,
+        summary=end["summary"],
+        metadata=end["metadata"],
+        events=[event_to_json(event) for event in events[1:-1]],
     )
+    return JSONResponse(joined.model_dump())
 
 
 async def _close(request: Request) -> Response:
     await request.app.state.sessions.close(request.path_params["key"])
-    return JSONResponse({"status": "ok"})
+    return JSONResponse(StatusAnswer().model_dump())
 
 
 async def _interrupt(request: Request) -> Response:
@@ -220,7 +256,7 @@ async def _answer(request: Request) -> Response:
     body = await read_body(request, ApprovalBody)
     params = request.path_params
     await request.app.state.sessions.answer(params["key"], params["approval_id"], body)
-    return JSONResponse({"status": "ok"})
+    return JSONResponse(StatusAnswer().model_dump())
 
 
 async def _fork(request: Request) -> Response:
@@ -230,10 +266,10 @@ async def _fork(request: Request) -> Response:
     num_turns = await store.fork(key, check_session_key(body.session_key), body.until)
     if num_turns is None:
         if await store.turns(key) is None:
-            raise ApiError(404, f"No session '{key}'.", code="session_not_found")
+            raise ApiError(404, "There is no such session.", code="session_not_found")
         raise ApiError(
             409,
-            f"There is a session '{body.session_key}' already: a fork needs a new key.",
+            "There is a session of this key already: a fork needs a new one.",
             param="session_key",
         )
     return JSONResponse(ForkAnswer(num_turns=num_turns).model_dump())
@@ -243,7 +279,7 @@ async def _history(request: Request) -> Response:
     key = request.path_params["key"]
     turns = await request.app.state.store.turns(key)
     if turns is None:
-        raise ApiError(404, f"No session '{key}'.", code="session_not_found")
+        raise ApiError(404, "There is no such session.", code="session_not_found")
     history = History(
         session_key=key,
         running=request.app.state.sessions.is_running(key),
@@ -275,8 +311,8 @@ async def _turns(request: Request) -> Response:
 
 
 async def _search(request: Request) -> Response:
-    text, limit = search_query(request.query_params)
-    hits = await request.app.state.store.search(text, limit)
+    query = read_query(request, SearchQuery)
+    hits = await request.app.state.store.search(query.q, query.limit)
     return JSONResponse({"data": [hit.model_dump() for hit in hits]})
 
 

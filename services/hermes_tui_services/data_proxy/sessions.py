@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_tui_common.errors import ApiError
+from hermes_tui_common.upstream_hosts import UpstreamHosts
 from hermes_tui_services.api.agent import UPSTREAM_KEY, AgentRequest
 from hermes_tui_services.api.config import UpstreamConfig
 from hermes_tui_services.api.events import (
@@ -70,6 +71,7 @@ class Sessions:
         worker: runs the turns.
         access: gives the worker access to a turn's model server.
         fallback: where turns go that name no upstream.
+        hosts: which upstreams turns may name.
         on_released: called with the key of a session that is no longer held here, be it idle for
             long or one that was for one turn only.
     """
@@ -80,12 +82,14 @@ class Sessions:
         worker: WorkerClient,
         access: ModelAccess,
         fallback: UpstreamConfig,
+        hosts: UpstreamHosts,
         on_released: Callable[[str], Awaitable[None]],
     ) -> None:
         self._store = store
         self._worker = worker
         self._access = access
         self._fallback = fallback
+        self._hosts = hosts
         self._on_released = on_released
         self._sessions: dict[str, _Session] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,14 +114,16 @@ class Sessions:
         """
         session = self._sessions.get(session_key)
         if session is None or session.running is None:
-            raise ApiError(404, f"No turn runs in session '{session_key}'.", code=NO_TURN)
+            raise ApiError(404, "No turn runs in this session.", code=NO_TURN)
         return session.running
 
     async def submit(self, session_key: str, request: TurnRequest) -> Turn:
         """Queue a turn and return it; ``follow`` yields its events.
 
-        Raises: ApiError: 409 when the session is closing.
+        Raises: ApiError: 409 when the session is closing; 400 when its upstream is not allowed.
         """
+        if request.upstream:
+            await self._hosts.check(request.upstream.base_url)
         repeated = request.idempotency_key
         if known := repeated and await self._earlier(session_key, repeated):
             return known
@@ -292,7 +298,9 @@ class Sessions:
             history = replayed(state.messages)
             if upstream and upstream != state.upstream:
                 await self._store.remember(turn.session_key, upstream)
-            upstream = upstream or state.upstream
+            if state.upstream and not upstream:
+                upstream = state.upstream  # it was allowed when it was named, perhaps long ago
+                await self._hosts.check(upstream.base_url)
         metadata = dict(request.metadata)
         upstream = upstream or self._configured_upstream()
         if upstream:

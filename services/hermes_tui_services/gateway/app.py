@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from hermes_tui_common.errors import ApiError
@@ -21,9 +21,12 @@ from hermes_tui_common.http import (
     error_response,
     health_response,
     read_body,
+    read_query,
 )
+from hermes_tui_common.openapi import described
 from hermes_tui_common.peer_client import peer_client
 from hermes_tui_common.request_keys import RequireKey
+from hermes_tui_common.routes import ApiRoute, BodySize, Health, JsonObject, Rows
 from hermes_tui_common.streaming import ClientGoneError, LiveResponse, unless_gone
 from hermes_tui_services.api.config import GatewayRole
 from hermes_tui_services.api.events import RelayStarted, TurnEvent
@@ -31,10 +34,22 @@ from hermes_tui_services.api.protocol import (
     SESSION_KEY_HEADER,
     ApprovalBody,
     ForkBody,
+    SearchQuery,
     SessionBody,
     check_session_key,
     path_key,
-    search_query,
+)
+from hermes_tui_services.api.wire import (
+    AgentModel,
+    AgentModels,
+    ClosedSession,
+    ConversationInfo,
+    ForkAnswer,
+    History,
+    InterruptAnswer,
+    RunningTurn,
+    SearchHit,
+    StatusAnswer,
 )
 from hermes_tui_services.gateway.data_proxies import DataProxies
 from hermes_tui_services.gateway.relay import relayed
@@ -66,28 +81,34 @@ def create_app(config: GatewayRole) -> Starlette:
             app.state.data_proxies = DataProxies(client, config.router_url, config.retry_s)
             yield
 
-    session = "/sessions/{key:session_key}"
     return Starlette(
         lifespan=lifespan,
         exception_handlers=EXCEPTION_HANDLERS,
         middleware=[Middleware(RequireKey, key=config.admin_key.get_secret_value())],
-        routes=[
-            Route("/health", _health),
-            Route("/v1/responses", _responses, methods=["POST"]),
-            Route("/v1/chat/completions", _chat, methods=["POST"]),
-            Route("/v1/models", _models),
-            WebSocketRoute("/ws", _ws),
-            Route("/turns", _turns),
-            Route("/search", _search),
-            Route("/sessions", _sessions),
-            Route("/sessions/close", _close, methods=["POST"]),
-            Route(f"{session}/history", _history),
-            Route(f"{session}/events", _events),
-            Route(f"{session}/fork", _fork, methods=["POST"]),
-            Route(f"{session}/interrupt", _interrupt, methods=["POST"]),
-            Route(f"{session}/approvals/{{approval_id}}", _answer, methods=["POST"]),
-        ],
+        routes=described("Hermes TUI: the agent gateway", _routes()),
     )
+
+
+def _routes() -> list[BaseRoute]:
+    session, post = "/sessions/{key:session_key}", "POST"
+    approval = f"{session}/approvals/{{approval_id}}"
+    turn: dict[str, Any] = {"method": post, "size": BodySize.CONVERSATION, "events": True}
+    return [
+        ApiRoute("/health", _health, answer=Health),
+        ApiRoute("/v1/responses", _responses, body=ResponsesBody, answer=JsonObject, **turn),
+        ApiRoute("/v1/chat/completions", _chat, body=ChatBody, answer=JsonObject, **turn),
+        ApiRoute("/v1/models", _models, answer=AgentModels),
+        WebSocketRoute("/ws", _ws),
+        ApiRoute("/turns", _turns, answer=Rows[RunningTurn]),
+        ApiRoute("/search", _search, query=SearchQuery, answer=Rows[SearchHit]),
+        ApiRoute("/sessions", _sessions, answer=Rows[ConversationInfo]),
+        ApiRoute("/sessions/close", _close, method=post, body=SessionBody, answer=ClosedSession),
+        ApiRoute(f"{session}/fork", _fork, method=post, body=ForkBody, answer=ForkAnswer),
+        ApiRoute(f"{session}/history", _history, answer=History),
+        ApiRoute(f"{session}/events", _events, events=True),
+        ApiRoute(f"{session}/interrupt", _interrupt, method=post, answer=InterruptAnswer),
+        ApiRoute(approval, _answer, method=post, body=ApprovalBody, answer=StatusAnswer),
+    ]
 
 
 async def _health(request: Request) -> Response:
@@ -95,8 +116,7 @@ async def _health(request: Request) -> Response:
 
 
 async def _models(request: Request) -> Response:
-    model = {"id": AGENT_MODEL, "object": "model", "created": 0, "owned_by": "hermes-tui"}
-    return JSONResponse({"object": "list", "data": [model]})
+    return JSONResponse(AgentModels(data=[AgentModel(id=AGENT_MODEL)]).model_dump())
 
 
 async def _responses(request: Request) -> Response:
@@ -211,7 +231,7 @@ def _list(rows: Sequence[BaseModel]) -> Response:
 async def _close(request: Request) -> Response:
     body = await read_body(request, SessionBody)
     await _data_proxies(request).close(check_session_key(body.session_key))
-    return JSONResponse({"status": "ok", "session_key": body.session_key})
+    return JSONResponse(ClosedSession(session_key=body.session_key).model_dump())
 
 
 async def _history(request: Request) -> Response:
@@ -242,8 +262,8 @@ async def _turns(request: Request) -> Response:
 
 
 async def _search(request: Request) -> Response:
-    text, limit = search_query(request.query_params)
-    return _list(await _data_proxies(request).search(text, limit))
+    query = read_query(request, SearchQuery)
+    return _list(await _data_proxies(request).search(query.q, query.limit))
 
 
 async def _interrupt(request: Request) -> Response:

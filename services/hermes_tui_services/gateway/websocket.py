@@ -13,7 +13,9 @@ from pydantic import Field, ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hermes_tui_common.errors import ApiError
-from hermes_tui_common.http import parse_json, validation_error
+from hermes_tui_common.http import validation_error
+from hermes_tui_common.json_body import parse_json
+from hermes_tui_common.limits import THREAD_BYTES, HttpConfig, limits_of
 from hermes_tui_services.api.events import (
     ApprovalAnswered,
     ApprovalRequested,
@@ -85,7 +87,7 @@ class FrameSocket:
         """
         request_id = None
         try:
-            frame = _parse(text)
+            frame = await self._frame(text)
             request_id = frame["id"]
             params = _params(frame)
             key = check_session_key(params.sessionKey)
@@ -107,6 +109,13 @@ class FrameSocket:
         run = asyncio.create_task(self._follow(request_id, run_id, events))
         self._runs.add(run)
         run.add_done_callback(self._runs.discard)
+
+    async def _frame(self, text: str | bytes) -> dict[str, Any]:
+        raw = text.encode() if isinstance(text, str) else text
+        limits = limits_of(self._socket.scope)
+        if len(raw) > THREAD_BYTES:
+            return await asyncio.to_thread(_parse, raw, limits)
+        return _parse(raw, limits)
 
     async def _follow(self, request_id: str, run_id: str, events: AsyncIterator[TurnEvent]) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # its client left
@@ -131,8 +140,8 @@ class FrameSocket:
         await self._socket.send_text(json.dumps(frame))
 
 
-def _parse(text: str | bytes) -> dict[str, Any]:
-    frame = parse_json((text.encode() if isinstance(text, str) else text) or b"null")
+def _parse(raw: bytes, limits: HttpConfig) -> dict[str, Any]:
+    frame = parse_json(raw or b"null", limits)
     if not isinstance(frame, dict) or frame.get("type") != "req":
         raise ApiError(400, "A frame of type 'req' was expected.")
     if not isinstance(frame.get("id"), str):

@@ -10,14 +10,15 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from hermes_tui_common.http import EXCEPTION_HANDLERS, health_response, read_body
+from hermes_tui_common.openapi import described
 from hermes_tui_common.peer_client import peer_client
 from hermes_tui_common.request_keys import RequireKey
+from hermes_tui_common.routes import ApiRoute, BodySize, Rows
 from hermes_tui_services.api.config import RouterRole
 from hermes_tui_services.api.protocol import AddrBody, RegisterBody, RouteBody, SessionBody
-from hermes_tui_services.api.wire import PairState
+from hermes_tui_services.api.wire import PairState, Registered, Routed, RouterHealth, StatusAnswer
 from hermes_tui_services.router.pairs import Pairs
 
 
@@ -40,15 +41,32 @@ def create_app(config: RouterRole) -> Starlette:
         lifespan=lifespan,
         exception_handlers=EXCEPTION_HANDLERS,
         middleware=[Middleware(RequireKey, key=config.admin_key.get_secret_value())],
-        routes=[
-            Route("/health", _health),
-            Route("/pairs", _pairs),
-            Route("/register", _register, methods=["POST"]),
-            Route("/unregister", _unregister, methods=["POST"]),
-            Route("/route", _route, methods=["POST"]),
-            Route("/remove_session", _remove_session, methods=["POST"]),
-        ],
+        routes=described("Hermes TUI: the router", _routes()),
     )
+
+
+def _routes() -> list[ApiRoute]:
+    return [
+        ApiRoute("/health", _health, answer=RouterHealth),
+        ApiRoute("/pairs", _pairs, answer=Rows[PairState]),
+        ApiRoute(
+            "/register",
+            _register,
+            method="POST",
+            body=RegisterBody,
+            size=BodySize.CONVERSATION,  # a pair names all of its sessions
+            answer=Registered,
+        ),
+        ApiRoute("/unregister", _unregister, method="POST", body=AddrBody, answer=StatusAnswer),
+        ApiRoute("/route", _route, method="POST", body=RouteBody, answer=Routed),
+        ApiRoute(
+            "/remove_session",
+            _remove_session,
+            method="POST",
+            body=SessionBody,
+            answer=StatusAnswer,
+        ),
+    ]
 
 
 async def _health(request: Request) -> Response:
@@ -74,13 +92,13 @@ async def _pairs(request: Request) -> Response:
 async def _register(request: Request) -> Response:
     body = await read_body(request, RegisterBody)
     known = request.app.state.pairs.register(body)
-    return JSONResponse({"status": "ok", "known": known})
+    return JSONResponse(Registered(known=known).model_dump())
 
 
 async def _unregister(request: Request) -> Response:
     body = await read_body(request, AddrBody)
     request.app.state.pairs.unregister(body.addr)
-    return JSONResponse({"status": "ok"})
+    return JSONResponse(StatusAnswer().model_dump())
 
 
 async def _route(request: Request) -> Response:
@@ -88,10 +106,10 @@ async def _route(request: Request) -> Response:
     addr = await request.app.state.pairs.route(
         body.session_key, create=body.create, avoid=body.avoid, known=body.known
     )
-    return JSONResponse({"data_proxy_addr": addr})
+    return JSONResponse(Routed(data_proxy_addr=addr).model_dump())
 
 
 async def _remove_session(request: Request) -> Response:
     body = await read_body(request, SessionBody)
     request.app.state.pairs.remove_session(body.session_key, body.addr)
-    return JSONResponse({"status": "ok"})
+    return JSONResponse(StatusAnswer().model_dump())

@@ -14,13 +14,14 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from hermes_tui_common.errors import ApiError, HermesTuiError
 from hermes_tui_common.heartbeat import working
 from hermes_tui_common.http import EXCEPTION_HANDLERS, health_response, read_body, sse
 from hermes_tui_common.keyed_locks import KeyedLocks
+from hermes_tui_common.openapi import described
 from hermes_tui_common.request_keys import RequireKey
+from hermes_tui_common.routes import ApiRoute, BodySize
 from hermes_tui_common.serving import report_stage
 from hermes_tui_common.streaming import LiveResponse
 from hermes_tui_services.api.agent import (
@@ -42,6 +43,7 @@ from hermes_tui_services.api.events import (
     turn_interrupted,
 )
 from hermes_tui_services.api.protocol import ApprovalBody
+from hermes_tui_services.api.wire import InterruptAnswer, StatusAnswer, WorkerHealth
 from hermes_tui_services.worker.agent_loader import load_agent
 from hermes_tui_services.worker.emitter import StreamEmitter
 from hermes_tui_services.worker.own_network import way_to_relay
@@ -204,14 +206,21 @@ def create_app(config: WorkerRole, agent: AgentRunnable | None = None) -> Starle
         lifespan=lifespan,
         exception_handlers=EXCEPTION_HANDLERS,
         middleware=[Middleware(RequireKey, key=config.admin_key.get_secret_value())],
-        routes=[
-            Route("/health", _health),
-            Route("/run", _run, methods=["POST"]),
-            Route("/session/{key:session_key}/close", _close, methods=["POST"]),
-            Route("/session/{key:session_key}/interrupt", _interrupt, methods=["POST"]),
-            Route("/session/{key:session_key}/approvals/{approval_id}", _answer, methods=["POST"]),
-        ],
+        routes=described("Hermes TUI: a worker", _routes()),
     )
+
+
+def _routes() -> list[ApiRoute]:
+    prefix, post, done = "/session/{key:session_key}", "POST", StatusAnswer
+    approval = f"{prefix}/approvals/{{approval_id}}"
+    large = BodySize.CONVERSATION
+    return [
+        ApiRoute("/health", _health, answer=WorkerHealth),
+        ApiRoute("/run", _run, method=post, body=AgentRequest, size=large, events=True),
+        ApiRoute(f"{prefix}/close", _close, method=post, answer=done),
+        ApiRoute(f"{prefix}/interrupt", _interrupt, method=post, answer=InterruptAnswer),
+        ApiRoute(approval, _answer, method=post, body=ApprovalBody, answer=done),
+    ]
 
 
 async def _stop(worker: _Worker) -> None:
@@ -245,7 +254,7 @@ async def _stream(worker: _Worker, run: _Run) -> AsyncGenerator[bytes, None]:
 
 async def _close(request: Request) -> Response:
     await request.app.state.worker.close(request.path_params["key"])
-    return JSONResponse({"status": "ok"})
+    return JSONResponse(StatusAnswer().model_dump())
 
 
 async def _interrupt(request: Request) -> Response:
@@ -253,7 +262,7 @@ async def _interrupt(request: Request) -> Response:
     runs = [run for run in worker.runs.get(request.path_params["key"], ()) if run.started]
     for run in runs:
         await worker.interrupt(run)
-    return JSONResponse({"status": "ok", "interrupted": bool(runs)})
+    return JSONResponse(InterruptAnswer(interrupted=bool(runs)).model_dump())
 
 
 async def _answer(request: Request) -> Response:
@@ -263,4 +272,4 @@ async def _answer(request: Request) -> Response:
         raise ApiError(404, "This agent asks for no approvals.")
     key, approval_id = request.path_params["key"], request.path_params["approval_id"]
     await _maybe_call(worker.agent, "answer", key, approval_id, body.choice, body.reason)
-    return JSONResponse({"status": "ok"})
+    return JSONResponse(StatusAnswer().model_dump())

@@ -55,7 +55,7 @@ def fault(text: str, tmp_path: Path, *words: str, **environ: str) -> str:
         (
             "zzz = 1",
             "hermes.toml:1: unknown key zzz; remove it, or use one of "
-            "run, model, upstream, services, training, tui",
+            "run, model, upstream, http, services, training, tui",
         ),
         (
             "# first\n\n[services.pairs]\n  count = 'two'",

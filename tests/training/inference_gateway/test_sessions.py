@@ -608,7 +608,7 @@ async def test_the_client_speaks_for_programs(served: Gateway) -> None:
         assert not (await client.resume()).paused
         assert [s.session_id for s in await client.sessions()] == [session_id]
         assert (await client.models())[0].id == "tiny"
-        with pytest.raises(RefusedError, match="no episode") as caught:
+        with pytest.raises(RefusedError, match="no such episode") as caught:
             await client.episode("ep-none")
         assert caught.value.status == 404
         gateway.engine.scripts = [says("hello", error_after=1)]

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from hermes_tui_common.serving import RoleConfig
-from hermes_tui_common.settings import Secret, Section
+from hermes_tui_common.settings import OptionalKey, RoleKey, Section
 
 
 class ModelConfig(Section):
@@ -317,7 +317,7 @@ class TrainingConfig(Section):
 
     enabled: bool = True
     """Whether to run the trainer and its inference gateway."""
-    admin_api_key: Secret = SecretStr("")
+    admin_api_key: OptionalKey = SecretStr("")
     """Key of the inference gateway's admin routes; empty mints one into keys.json."""
     batch_size: int = Field(1, ge=1)
     """Scored groups or lone episodes that a step needs at least; it takes all that are ready."""
@@ -385,7 +385,7 @@ class VllmRole(RoleConfig):
 class TrainerRole(RoleConfig):
     """What the trainer (inference gateway, store, engine, orchestrator) is started with."""
 
-    admin_key: Secret
+    admin_key: RoleKey
     """Key of the admin routes, and of the learner's."""
     model: ModelConfig
     """What to serve."""
@@ -404,7 +404,7 @@ class TrainerRole(RoleConfig):
 class LearnerRole(RoleConfig):
     """What the learner is started with."""
 
-    admin_key: Secret
+    admin_key: RoleKey
     """Key of every route but /health."""
     model: ModelConfig
     """What to train."""

@@ -19,6 +19,9 @@ NON_FINITE = "non_finite"
 NOTHING_MOVED = "nothing_moved"
 """Error code: the step would not have moved the policy; the body's ``reason`` says why."""
 
+MAX_VERSION = 10**9
+"""Highest number of a policy version: one a second for thirty years."""
+
 VERSION_EXISTS = "version_exists"
 """Error code: the version to make has a finished checkpoint."""
 
@@ -119,9 +122,9 @@ class BatchFacts(Message):
 class StepRequest(Message):
     """``POST /step``."""
 
-    base_version: int = Field(ge=0)
+    base_version: int = Field(ge=0, le=MAX_VERSION)
     """Version to start from; 0 is the model without any checkpoint."""
-    target_version: int = Field(ge=1)
+    target_version: int = Field(ge=1, le=MAX_VERSION)
     """Version to make."""
     samples: tuple[TrainingSample, ...] = Field(min_length=1)
     """What to learn from, with advantages."""
@@ -230,9 +233,9 @@ class StepAnswer(Message):
 class RollbackRequest(Message):
     """``POST /rollback``."""
 
-    version: int = Field(ge=0)
+    version: int = Field(ge=0, le=MAX_VERSION)
     """Version to go back to; 0 is the model without any checkpoint."""
-    target_version: int = Field(ge=1)
+    target_version: int = Field(ge=1, le=MAX_VERSION)
     """Version to make: a copy of the other, under a number of its own."""
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_tui_training.api.config import Topic
+from hermes_tui_training.api.types import EpisodeState
 
 
 class EventKind(StrEnum):
@@ -70,6 +71,13 @@ class EventKind(StrEnum):
     """Steps are begun again."""
     EVENTS_LOST = "events.lost"
     """Events between the asked-for id and payload ``oldest_event_id`` are no longer kept."""
+
+
+MAX_PAGE = 1000
+"""Rows of one answer at most."""
+
+_MAX_ID = 2**53
+"""Numbers of steps, versions and events stay below: every JSON parser keeps them whole."""
 
 
 class Body(BaseModel):
@@ -171,8 +179,57 @@ class Pause(Body):
 class Rollback(Body):
     """Body of ``POST /rl/rollback``."""
 
-    policy_version: int = Field(ge=0)
+    policy_version: int = Field(ge=0, le=_MAX_ID)
     """Version whose weights and baselines become the current ones; 0 is the model."""
+
+
+class PageQuery(BaseModel):
+    """Query of ``GET /rl/sessions``."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    limit: int = Field(MAX_PAGE, ge=1, le=MAX_PAGE)
+    """Rows at most."""
+
+
+class EpisodesQuery(PageQuery):
+    """Query of ``GET /rl/episodes``."""
+
+    limit: int = Field(100, ge=1, le=MAX_PAGE)
+    """Rows at most."""
+    session_id: str | None = None
+    """Only this session's."""
+    group_id: str | None = None
+    """Only this group's."""
+    state: EpisodeState | None = None
+    """Only those in this state."""
+    after: str | None = None
+    """Only those after this episode."""
+
+
+class StepsQuery(PageQuery):
+    """Query of ``GET /rl/steps``."""
+
+    after: int = Field(-1, ge=-1, le=_MAX_ID)
+    """Only those with a higher number."""
+
+
+class CanariesQuery(BaseModel):
+    """Query of ``GET /rl/canaries``."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    policy_version: int | None = Field(None, ge=0, le=_MAX_ID)
+    """The version; None: the two newest that answered."""
+
+
+class EventsQuery(BaseModel):
+    """Query of ``GET /rl/events``."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    after: int | None = Field(None, ge=0, le=_MAX_ID)
+    """Events after this one; None: from now on. The header ``Last-Event-ID`` wins."""
 
 
 class Export(Body):

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from hermes_tui_common.auth import bearer, same_key
 from hermes_tui_common.errors import ApiError
+from hermes_tui_common.routes import Endpoint
 from hermes_tui_training.api.config import TrainerRole
 from hermes_tui_training.api.types import CompletionOutcome, Session
 from hermes_tui_training.chat_template.prefix_match import Recorded, recorded
@@ -246,6 +248,16 @@ async def require_admin(request: Request) -> None:
     """
     if not (await caller_of(request)).is_admin:
         raise ApiError(403, f"{request.url.path} needs the admin key, this is a session's key.")
+
+
+def known_callers_only(endpoint: Endpoint) -> Endpoint:
+    """Return an endpoint that answers whoever has a key that is known here."""
+
+    async def guarded(request: Request) -> Response:
+        await caller_of(request)
+        return await endpoint(request)
+
+    return guarded
 
 
 async def require_session(request: Request, key: str | None = None) -> Session:

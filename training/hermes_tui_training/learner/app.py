@@ -16,16 +16,18 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 from tokenizers import Tokenizer
 
-from hermes_tui_common.auth import require_key
 from hermes_tui_common.disk import DiskFullError
 from hermes_tui_common.errors import ApiError, TrainingError
 from hermes_tui_common.heartbeat import working
 from hermes_tui_common.http import EXCEPTION_HANDLERS, read_body
+from hermes_tui_common.openapi import described
+from hermes_tui_common.request_keys import RequireKey
+from hermes_tui_common.routes import ApiRoute, BodySize
 from hermes_tui_common.serving import report_stage
 from hermes_tui_training.api.config import LearnerRole
 from hermes_tui_training.api.learner import (
@@ -145,13 +147,11 @@ def _disk_full(error: DiskFullError) -> Response:
 def create_app(config: LearnerRole) -> Starlette:
     """Return the learner's app; the model is loaded when it starts."""
     service = LearnerService(config)
-    key = config.admin_key.get_secret_value()
 
     async def health(_: Request) -> Response:
         return JSONResponse(service.health().model_dump())
 
     async def step(request: Request) -> Response:
-        require_key(request, key)
         body = await read_body(request, StepRequest)
         try:
             answer = await service.step(body)
@@ -186,7 +186,6 @@ def create_app(config: LearnerRole) -> Starlette:
         return JSONResponse(answer.model_dump(mode="json"))
 
     async def rollback(request: Request) -> Response:
-        require_key(request, key)
         body = await read_body(request, RollbackRequest)
         try:
             answer = await service.rollback(body)
@@ -201,12 +200,16 @@ def create_app(config: LearnerRole) -> Starlette:
         logger.info("rolled back to=%s version=%s", body.version, body.target_version)
         return JSONResponse(answer.model_dump(mode="json"))
 
+    routes = [
+        ApiRoute("/health", health, answer=LearnerHealth),
+        ApiRoute(
+            "/step", step, method="POST", body=StepRequest, size=BodySize.STEP, answer=StepAnswer
+        ),
+        ApiRoute("/rollback", rollback, method="POST", body=RollbackRequest, answer=RollbackAnswer),
+    ]
     return Starlette(
-        routes=[
-            Route("/health", health),
-            Route("/step", step, methods=["POST"]),
-            Route("/rollback", rollback, methods=["POST"]),
-        ],
+        routes=described("Hermes TUI: the learner", routes),
+        middleware=[Middleware(RequireKey, key=config.admin_key.get_secret_value())],
         lifespan=service.lifespan,
         exception_handlers=EXCEPTION_HANDLERS,
     )

@@ -115,7 +115,7 @@ class Completions:
                 "SELECT * FROM sessions WHERE session_id = ?", (session_id,)
             ).fetchone()
             if session is None:
-                raise UnknownIdError(f"there is no session {session_id!r}")
+                raise UnknownIdError("there is no such session")
             if session["ended_at"] is not None:
                 raise ConflictError(f"session {session_id} has been ended")
             episode = open_episode_row(write, session_id) or _open_episode(write, session)

@@ -52,7 +52,7 @@ class Episodes:
         """
         found = self._load("episode_id = ?", (episode_id,), 1)
         if not found:
-            raise UnknownIdError(f"there is no episode {episode_id!r}")
+            raise UnknownIdError("there is no such episode")
         return found[0]
 
     def id_of_completion(self, completion_id: str) -> str:
@@ -64,7 +64,7 @@ class Episodes:
             "SELECT episode_id FROM completions WHERE completion_id = ?", (completion_id,)
         )
         if not rows:
-            raise UnknownIdError(f"there is no completion {completion_id!r}")
+            raise UnknownIdError("there is no such completion")
         return str(rows[0]["episode_id"])
 
     def newest_of(self, session_id: str) -> Episode | None:

@@ -144,7 +144,7 @@ def _give(
             (reward, completion_id, episode_id),
         ).rowcount
         if not changed:
-            raise UnknownIdError(f"episode {episode_id} has no completion {completion_id}")
+            raise UnknownIdError("the episode has no such completion")
     whole = write.execute(
         "SELECT count(*) FROM rewards "
         "WHERE episode_id = ? AND completion_id IS NULL AND taken_back_at IS NULL",

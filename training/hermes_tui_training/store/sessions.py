@@ -227,7 +227,7 @@ class Sessions:
             self.end_in(write, session_id, "ended", "asked")
         session = self.get(session_id)
         if session is None:
-            raise UnknownIdError(f"there is no session {session_id!r}")
+            raise UnknownIdError("there is no such session")
         return session
 
     def end_idle(self, active_before: float) -> list[str]:

@@ -82,7 +82,7 @@ class Writer:
         """
         row = self.execute("SELECT * FROM episodes WHERE episode_id = ?", (episode_id,)).fetchone()
         if row is None:
-            raise UnknownIdError(f"there is no episode {episode_id!r}")
+            raise UnknownIdError("there is no such episode")
         assert isinstance(row, sqlite3.Row)
         return row
 

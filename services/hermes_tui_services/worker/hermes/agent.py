@@ -260,6 +260,7 @@ class HermesSession:
                 usage=calls.usage,
                 cut=calls.cut,
                 upstream=upstream.shown,
+                refusal=calls.refusal,
             )
         except ApiError as error:
             raise TurnError(error, calls.usage) from error

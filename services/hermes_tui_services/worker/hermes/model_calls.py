@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -24,6 +24,8 @@ class ModelCalls:
         """Whether a reply of the turn filled its call's max_tokens."""
         self.exhausted = False
         """Whether the turn has sampled all that it may, and the agent wanted more."""
+        self.refusal: str | None = None
+        """What the model server said when it refused the last call; None when it did not."""
 
     def run(self, call: Callable[..., Any], request: dict[str, Any], **options: Any) -> Any:
         """Make a model call and return its response. Raises: InterruptedError: nothing is left."""
@@ -42,9 +44,11 @@ class ModelCalls:
         except BaseException as error:
             if getattr(error, "status_code", None) is None:  # a refused request has sampled nothing
                 self._usage = None
+            self.refusal = refusal_of(error)
             raise
         finally:
             self._running = False
+        self.refusal = None
         self._add(response, request)
         return response
 
@@ -76,3 +80,22 @@ class ModelCalls:
             self._left -= request["max_tokens"] if sampled is None else sampled
             calls = getattr(getattr(choice, "message", None), "tool_calls", None)
             self.exhausted = self._left <= 0 and bool(cut or calls)
+
+
+def refusal_of(error: BaseException) -> str | None:
+    """Return what a server said that refused a call: its status, and an error of OpenAI's shape.
+
+    Nothing else of its answer is passed on: it may be another server than whoever named it says.
+
+    Returns: None when it was no refusal.
+    """
+    status = getattr(error, "status_code", None)
+    if status is None:
+        return None
+    body = getattr(error, "body", None)  # OpenAI's client has taken it out of "error"
+    body = body if isinstance(body, Mapping) and "type" in body else {}
+    message = body.get("message")
+    if not isinstance(message, str):
+        return f"it answered {status}"
+    code = f" {body['code']}" if isinstance(body.get("code"), str) else ""
+    return f"it answered {status}{code:.100}: {message:.2000}"

@@ -37,6 +37,7 @@ def response_of(
     message: str,
     usage: dict[str, int] | None,
     upstream: str,
+    refusal: str | None = None,
     cut: bool = False,
 ) -> AgentResponse:
     """Return the response of a finished turn.
@@ -47,12 +48,13 @@ def response_of(
         message: the user's message.
         usage: the turn's tokens, or None when they are not known.
         upstream: URL of the model server, for error messages.
+        refusal: what it said when it refused the last call; None when it did not.
         cut: whether a model call of the turn filled its max_tokens; Hermes asks for the rest of
             such a reply, and may get it.
 
     Raises:
         TurnInterrupted: the turn was interrupted.
-        ApiError: it failed; the upstream's or Hermes' own words are in the message.
+        ApiError: it failed; the cause is in the message.
     """
     if result.get("interrupted"):
         raise TurnInterrupted("interrupted")
@@ -72,7 +74,7 @@ def response_of(
         raise ApiError(502, f"The model at {upstream} gave empty replies.", code="empty_reply")
     elif result.get("failed") or not result.get("completed"):
         if not (text and _was_cut_by_length(result, messages)):
-            raise _failure(result, messages, upstream)
+            raise _failure(result, messages, upstream, refusal)
         metadata["incomplete_details"] = {"reason": "max_output_tokens"}
     return AgentResponse(summary=text, metadata=metadata, messages=messages)
 
@@ -131,11 +133,13 @@ def _stream_broke(messages: Sequence[ChatMessage] | None) -> bool:
 
 
 def _failure(
-    result: Mapping[str, Any], messages: Sequence[ChatMessage] | None, upstream: str
+    result: Mapping[str, Any],
+    messages: Sequence[ChatMessage] | None,
+    upstream: str,
+    refusal: str | None,
 ) -> ApiError:
-    cause = str(
-        result.get("error") or result.get("final_response") or result.get("turn_exit_reason") or ""
-    ).strip()
+    own = result.get("error") or result.get("final_response") or result.get("turn_exit_reason")
+    cause = (refusal or str(own or "")).strip()
     cause = RedactingFilter().redact(cause)  # servers quote the key that they refuse
     if _stream_broke(messages):
         cause = f"its stream broke off. {cause}"

@@ -11,11 +11,15 @@ from starlette.responses import JSONResponse, Response
 
 from hermes_tui_common.errors import ApiError
 from hermes_tui_common.http import read_body
+from hermes_tui_common.upstream_hosts import UpstreamHosts
 from hermes_tui_training.api.protocol import DeregisterModel, RegisterModel, SetVersion
 from hermes_tui_training.inference_gateway.context import require_admin, services_of
 from hermes_tui_training.inference_gateway.external_models import ExternalModel
 
 _OWN = "the engine"
+
+_SERVERS = UpstreamHosts(None, "url")
+"""Any server but those that are never called: the admin key may name them."""
 
 
 async def register_model(request: Request) -> Response:
@@ -25,6 +29,7 @@ async def register_model(request: Request) -> Response:
     body = await read_body(request, RegisterModel)
     if body.model == services.config.model.path:
         raise ApiError(409, f"'{body.model}' is the model that is trained here.", param="model")
+    await _SERVERS.check(body.url)
     model = ExternalModel(
         name=body.model,
         url=body.url,

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from hermes_tui_common.errors import ApiError
-from hermes_tui_common.http import read_body
-from hermes_tui_training.api.protocol import Export
+from hermes_tui_common.http import read_body, read_query
+from hermes_tui_training.api.protocol import EpisodesQuery, Export, PageQuery, StepsQuery
 from hermes_tui_training.api.types import Completion, Episode, EpisodeState
 from hermes_tui_training.api.wire import (
     CompletionRecord,
@@ -32,9 +32,6 @@ from hermes_tui_training.inference_gateway.context import (
 )
 from hermes_tui_training.store.store import UnknownIdError
 
-MAX_PAGE = 1000
-"""Rows of one answer at most."""
-
 
 async def list_sessions(request: Request) -> Response:
     """``GET /rl/sessions``: all sessions, or the key's own."""
@@ -43,7 +40,7 @@ async def list_sessions(request: Request) -> Response:
         found = [caller.session]
     else:
         found = await asyncio.to_thread(
-            services.store.sessions.newest, limit=_limit(request, MAX_PAGE)
+            services.store.sessions.newest, limit=read_query(request, PageQuery).limit
         )
     return rows_response(found)
 
@@ -51,18 +48,18 @@ async def list_sessions(request: Request) -> Response:
 async def list_episodes(request: Request) -> Response:
     """``GET /rl/episodes``: without completions, oldest first."""
     caller, services = await caller_of(request), services_of(request)
-    query = request.query_params
-    session_id = query.get("session_id")
+    query = read_query(request, EpisodesQuery)
+    session_id = query.session_id
     if caller.session is not None:
         session_id = session_id or caller.session.session_id
         caller.require_own(session_id)
     rows = await asyncio.to_thread(
         services.store.episodes.summaries,
         session_id=session_id,
-        group_id=query.get("group_id"),
-        state=query.get("state"),
-        after=query.get("after"),
-        limit=_limit(request, 100),
+        group_id=query.group_id,
+        state=query.state,
+        after=query.after,
+        limit=query.limit,
     )
     version = services.engine.policy_version
     return rows_response(
@@ -100,15 +97,15 @@ async def _episode(services: Services, episode_id: str) -> Episode:
     try:
         return await asyncio.to_thread(services.store.episodes.get, episode_id)
     except UnknownIdError as error:
-        raise ApiError(404, f"There is no episode {episode_id!r}.") from error
+        raise ApiError(404, "There is no such episode.") from error
 
 
 async def list_steps(request: Request) -> Response:
     """``GET /rl/steps``: one row per optimizer step, oldest first."""
     await require_admin(request)
-    after = _integer(request, "after", -1)
+    query = read_query(request, StepsQuery)
     rows = await asyncio.to_thread(
-        services_of(request).store.steps.rows, after=after, limit=_limit(request, MAX_PAGE)
+        services_of(request).store.steps.rows, after=query.after, limit=query.limit
     )
     return rows_response(StepRecord.model_validate(row) for row in rows)
 
@@ -123,7 +120,7 @@ async def export_trajectories(request: Request) -> Response:
     episodes = [await _episode(services, episode_id) for episode_id in body.episode_ids or ()]
     for session_id in body.session_ids or ():
         if await asyncio.to_thread(services.store.sessions.get, session_id) is None:
-            raise ApiError(404, f"There is no session {session_id!r}.", param="session_ids")
+            raise ApiError(404, "There is no such session.", param="session_ids")
         episodes += await asyncio.to_thread(
             services.store.episodes.find, session_id=session_id, limit=-1
         )
@@ -188,23 +185,3 @@ def _completion_record(completion: Completion, token_texts: TokenTexts) -> Compl
             total_tokens=num_prompt + num_sampled,
         ),
     )
-
-
-def _limit(request: Request, default: int) -> int:
-    limit = _integer(request, "limit", default)
-    if not 1 <= limit <= MAX_PAGE:
-        raise ApiError(400, f"'limit' must be in [1, {MAX_PAGE}].", param="limit")
-    return limit
-
-
-def _integer(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    try:
-        value = int(text)
-    except ValueError as error:
-        raise ApiError(400, f"{name!r} must be an integer.", param=name) from error
-    if not -(2**62) < value < 2**62:
-        raise ApiError(400, f"{name!r} is out of range.", param=name)
-    return value

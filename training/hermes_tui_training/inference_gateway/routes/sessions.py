@@ -341,7 +341,7 @@ async def _session_meant(services: Services, caller: Caller, session_id: str | N
         return caller.session
     session = await asyncio.to_thread(services.store.sessions.get, session_id)
     if session is None:
-        raise ApiError(404, f"There is no session {session_id!r}.", param="session_id")
+        raise ApiError(404, "There is no such session.", param="session_id")
     caller.require_own(session_id)
     return session
 

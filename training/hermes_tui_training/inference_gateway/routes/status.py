@@ -11,17 +11,18 @@ from typing import Any
 
 import psutil
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from hermes_tui_common.disk import PHRASE
 from hermes_tui_common.errors import ApiError, ServiceError, TrainingError
-from hermes_tui_common.http import SseResponse, read_body, sse
+from hermes_tui_common.http import SseResponse, read_body, read_query, sse
 from hermes_tui_common.run_file import RoleRunFile
 from hermes_tui_training.algorithm.groups import SiblingGroup, waiting_text
-from hermes_tui_training.api.protocol import EventKind, Pause
+from hermes_tui_training.api.protocol import EventKind, EventsQuery, Pause
 from hermes_tui_training.api.types import EpisodeState, Event
 from hermes_tui_training.api.wire import (
     EngineStatus,
+    GatewayHealth,
     KeptCheckpoint,
     LearnerPresence,
     StoreSize,
@@ -38,6 +39,24 @@ _KEEPALIVE_S = 15.0
 _PAGE = 500
 
 _NOT_RUNNING = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+async def read_health(request: Request) -> Response:
+    """``GET /health``."""
+    services = services_of(request)
+    sessions_open = await asyncio.to_thread(services.store.sessions.num_running)
+    trainer = services.orchestrator.status()
+    learner = await asyncio.to_thread(learner_presence, services.config.learner_run_file)
+    problem = problem_of(trainer, learner)
+    answer = GatewayHealth(
+        status="degraded" if problem else "ok",
+        problem=problem,
+        backend=services.engine.backend,
+        sessions=sessions_open,
+        paused=bool(trainer.get("paused")),
+        policy_version=services.engine.policy_version,
+    )
+    return JSONResponse(answer.model_dump(exclude_none=True))
 
 
 async def read_status(request: Request) -> Response:
@@ -167,16 +186,8 @@ async def keep_checkpoint(request: Request) -> Response:
 async def stream_events(request: Request) -> Response:
     """``GET /rl/events``: what happens, from now on or after an event's id."""
     await require_admin(request)
-    after = request.headers.get("last-event-id") or request.query_params.get("after")
-    store = services_of(request).store
-    return SseResponse(_events(store, _event_id(after) if after else None))
-
-
-def _event_id(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise ApiError(400, "'after' must be an event's id.", param="after") from error
+    after = read_query(request, EventsQuery, last_event_id="after").after
+    return SseResponse(_events(services_of(request).store, after))
 
 
 async def _events(store: Store, after: int | None) -> AsyncIterator[bytes]:

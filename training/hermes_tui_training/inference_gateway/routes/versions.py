@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from hermes_tui_common.errors import ApiError, ServiceError, TrainingError
-from hermes_tui_common.http import read_body
-from hermes_tui_training.api.protocol import Rollback
+from hermes_tui_common.http import read_body, read_query
+from hermes_tui_training.api.protocol import CanariesQuery, Rollback
 from hermes_tui_training.api.wire import StepRecord
 from hermes_tui_training.inference_gateway.answers import model_response, rows_response
 from hermes_tui_training.inference_gateway.context import require_admin, services_of
 from hermes_tui_training.trainer.orchestrator import UnknownVersionError
-
-_VERSION = re.compile(r"[0-9]{1,15}")
 
 
 async def rollback(request: Request) -> Response:
@@ -37,10 +34,7 @@ async def rollback(request: Request) -> Response:
 async def list_canaries(request: Request) -> Response:
     """``GET /rl/canaries``: a version's answers, or those of the two newest that answered."""
     await require_admin(request)
-    text = request.query_params.get("policy_version")
-    if text is not None and not _VERSION.fullmatch(text):
-        raise ApiError(400, "'policy_version' must be a version's number.", param="policy_version")
-    version = None if text is None else int(text)
+    version = read_query(request, CanariesQuery).policy_version
     answers = await asyncio.to_thread(services_of(request).store.canaries.answers, version)
     return rows_response(answers)
 
