@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hermes_tui_training.algorithm.samples import segments, training_samples
 from hermes_tui_training.chat_template.prefix_match import canonical
 from hermes_tui_training.chat_template.renderer import Chat
-from hermes_tui_training.inference_gateway.app import _routes
+from hermes_tui_training.inference_gateway.route_table import all_routes
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
 CALL = '<tool_call>\n{"name": "look",  "arguments": {"b":1, "a": "é"}}\n</tool_call>'
@@ -403,7 +403,7 @@ async def test_what_the_harness_wrote_is_no_turn(tmp_path: Path, text: str) -> N
 
 
 async def test_every_route_but_health_needs_a_key(tmp_path: Path) -> None:
-    routes = [route for route in _routes() if route.path != "/health"]
+    routes = [route for route in all_routes() if route.path != "/health"]
     assert len(routes) > 20
     async with running_gateway(tmp_path) as gateway:
         assert (await gateway.call("GET", "/health", key=None)).status_code == 200
