@@ -71,5 +71,9 @@ faults: setup
 	-@$(BIN)/python -m pytest tests/faults/matrix --all-cells
 	@$(BIN)/python tests/faults/matrix/fault_results.py
 
+# Many more generated requests, frames and files than `make test` tries.
+fuzz: setup
+	HERMES_FUZZ_EXAMPLES=$(or $(EXAMPLES),200) $(BIN)/python -m pytest -s tests/fuzz
+
 clean:
 	rm -rf $(VENV) $(CLIENTS) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
