@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from hermes_tui_common.serving import RoleConfig
-from hermes_tui_common.settings import OptionalKey, RoleKey, Section
+from hermes_tui_common.settings import OptionalKey, RoleKey, Secret, Section
 
 
 class ModelConfig(Section):
