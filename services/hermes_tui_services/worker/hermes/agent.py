@@ -103,7 +103,7 @@ _PRIVATE_NAMES = {
     ),
 }  # fmt: skip
 
-_INSTANCE_NAMES = ("_client_kwargs", "_primary_runtime", "request_overrides")
+_INSTANCE_NAMES = ("_client_kwargs", "_primary_runtime", "client", "request_overrides")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,11 +341,16 @@ class HermesSession:
         return agent
 
     def _point_at(self, agent: Any, upstream: Upstream) -> None:
-        """Send the turn's calls to its upstream; each call makes its client from these."""
+        """Send the turn's calls to its upstream.
+
+        Each call makes its client from these, but the summary at the last allowed call, which goes
+        through the agent's first client.
+        """
         url, key = upstream.base_url, upstream.api_key
         with agent._openai_client_lock():
             agent.api_key, agent.base_url, agent.model = key, url, upstream.model
             agent._client_kwargs.update(api_key=key, base_url=url)
+            agent.client.api_key, agent.client.base_url = key, url
         agent._primary_runtime.update(
             model=upstream.model,
             base_url=url,
