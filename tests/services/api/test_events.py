@@ -11,7 +11,9 @@ from hermes_tui_common.errors import ApiError
 from hermes_tui_services.api.events import (
     ApprovalAnswered,
     ApprovalRequested,
+    BytesRelayed,
     ReasoningArrived,
+    RelayStarted,
     TextArrived,
     ToolCalled,
     ToolReturned,
@@ -60,6 +62,11 @@ SHAPES: list[tuple[TurnEvent, dict[str, Any]]] = [
         ApprovalAnswered(approval_id="a", choice="once"),
         {"type": "approval_answered", "approval_id": "a", "choice": "once"},
     ),
+    (
+        RelayStarted(status=200, headers={"a": "b"}),
+        {"type": "relay", "status": 200, "headers": {"a": "b"}},
+    ),
+    (BytesRelayed(data=b"\xff"), {"type": "bytes", "data": "/w=="}),
     (
         TurnCompleted(text="x", metadata={"usage": {"output_tokens": 1}}),
         {
