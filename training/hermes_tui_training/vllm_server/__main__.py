@@ -71,6 +71,7 @@ class Server:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env=environment(os.environ),
+            start_new_session=True,
         )
         self._output = asyncio.create_task(self._follow_output(self._process), name="vllm-output")
         while not await self._answers():
@@ -95,15 +96,16 @@ class Server:
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def stop(self) -> None:
-        """End the server."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.terminate()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), STOP_S)
+        """End the server, with the processes that it started: they outlive it when it is killed."""
+        if self._process is not None:
             if self._process.returncode is None:
-                self._process.kill()
-                await self._process.wait()
-        if self._output is not None:  # at its end once the server's own children have gone
+                self._process.terminate()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), STOP_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+        if self._output is not None:
             await asyncio.wait({self._output}, timeout=STOP_S)
         await self._http.aclose()
 
