@@ -147,14 +147,12 @@ async def test_the_agent_asks_before_it_runs_what_is_dangerous(
     """Denied first, then allowed once."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing of ours goes by a proxy
-    precious = tmp_path / "precious"
-    precious.mkdir()
 
     def script(asked: Asked) -> Reply:
         if asked.messages[-1]["role"] == "tool":
             return say("As you say.")
         call_id = f"call_{len(asked.messages)}"  # Hermes drops what has an id that was there before
-        return call("terminal", {"command": f"rm -rf {precious}"}, call_id)
+        return call("terminal", {"command": "rm -rf precious"}, call_id)
 
     with upstream_running(script) as upstream:
         config = load_config(
@@ -173,7 +171,9 @@ async def test_the_agent_asks_before_it_runs_what_is_dangerous(
             for key, stays in (("d", True), ("o", False)):
                 await pilot.press(*"Clean", "enter")
                 await wait(pilot, lambda: bool(app.controller.state.approval_queue), TURN_S)
-                assert precious.exists()
+                [session] = (run_dir / "work").iterdir()  # a cage keeps all else out of reach
+                precious = session / "precious"
+                precious.mkdir(exist_ok=True)
                 await pilot.press("ctrl+o")
                 await wait(pilot, lambda: isinstance(app.screen, ApprovalScreen), TURN_S)
                 await pilot.press(key)

@@ -133,7 +133,7 @@ async def test_a_conversation_is_read_turn_by_turn(client: AgentClient) -> None:
     assert [message["content"] for message in second.messages] == ["bye", "bye"]
     assert first.run_id != second.run_id
     assert first.started_at <= first.finished_at <= second.started_at
-    assert (first.interrupted, first.num_tokens) == (False, 0)
+    assert (first.interrupted, first.num_tokens) == (False, USAGE["output_tokens"])
 
 
 async def test_an_approval_is_answered(one: Chain, client: AgentClient) -> None:

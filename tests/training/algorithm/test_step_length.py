@@ -84,6 +84,15 @@ def test_past_the_top_of_a_curve_it_turns_back() -> None:
     assert found.limit is None
 
 
+def test_from_far_beyond_a_curve_that_fell_below_zero_it_comes_back() -> None:
+    def narrow(x: float) -> float:
+        return x * (0.04 - x) * 1_000  # at most 0.4, at 0.02
+
+    found, _ = _search(narrow, first=2.0, target=0.35)
+    assert found.trial is not None
+    assert found.trial.moved == pytest.approx(0.35, rel=TOLERANCE)
+
+
 def test_scores_that_cancel_out_move_nothing() -> None:
     found, _ = _search(lambda _: 0.0, first=1.0)
     assert (found.trial, found.limit) == (None, "search")

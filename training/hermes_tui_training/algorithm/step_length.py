@@ -106,6 +106,8 @@ def _next_length(low: Trial, high: Trial | None, target: float) -> float:
     width = high.length - low.length
     if high.broken is None and high.moved > target:
         share = (target - low.moved) / (high.moved - low.moved)
+    elif high.moved < 0:
+        share = _EDGE  # it moved the wrong way, so it is far too long
     else:
         share = 0.5
     return low.length + width * min(max(share, _EDGE), 1 - _EDGE)
