@@ -382,6 +382,8 @@ class FakeBackend:
         return [row for row in rows if session_id in (None, row.session_id)]
 
     async def episode(self, episode_id: str) -> EpisodeDetail:
+        if episode_id not in self.details:
+            raise RefusedError(ApiError(404, "There is no such episode."))
         return self.details[episode_id]
 
     async def export(self, episode_id: str, path: Path) -> int:

@@ -267,7 +267,7 @@ def test_what_a_restore_refuses_to_overwrite(run_dir: RunDir, tmp_path: Path) ->
     back_up(run_dir, tmp_path / "copy")
     with pytest.raises(ConfigError, match="is not empty, and nothing is overwritten"):
         restore(tmp_path / "copy", run_dir)
-    with hold_lock(run_dir), pytest.raises(AlreadyRunningError):
+    with hold_lock(run_dir, print), pytest.raises(AlreadyRunningError):
         restore(tmp_path / "copy", run_dir)
     empty = RunDir(tmp_path / "empty")
     empty.root.mkdir()

@@ -89,7 +89,7 @@ async def test_a_file_is_written_whole(gateway: Gateway, tmp_path: Path) -> None
     ("args", "code", "text"),
     [
         (("--state", "trained"), 2, "no recorded episode matches"),
-        (("--episode-id", "ep-none"), 1, "ep-none"),
+        (("--episode-id", "ep-none"), 1, "no such episode"),
         (("--format", "parquet"), 2, "--output"),
         (("--format", "csv"), 2, "csv"),
         (("--database", "x.db"), 2, "--database and a gateway's URL exclude"),

@@ -17,6 +17,11 @@ from hermes_tui.config.paths import RunDir
 NOW = time.time()
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs_command.time, "time", lambda: NOW)
+
+
 def stamped(ago_s: float, text: str) -> str:
     at = datetime.fromtimestamp(NOW - ago_s, UTC)
     return f"{at:%Y-%m-%dT%H:%M:%S%z} INFO {text}\n"

@@ -135,7 +135,7 @@ def test_cpu_use_is_counted_across_threads(monkeypatch: pytest.MonkeyPatch) -> N
             return {"user": self.user, "guest": self.user / 2, "idle": self.idle, "iowait": 1.0}
 
     times = Times()
-    monkeypatch.setattr("psutil.cpu_times", lambda: times)
+    monkeypatch.setattr("psutil.cpu_times", lambda percpu=False: [times] if percpu else times)
     sampler = SystemSampler()
     times.user, times.idle = 3.0, 9.0
     with ThreadPoolExecutor() as pool:

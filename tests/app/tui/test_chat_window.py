@@ -28,7 +28,7 @@ def seen(pilot: Pilot[None]) -> list[str]:
     region = chat(app_of(pilot)).view.region
     rows = app_of(pilot).screen._compositor.render_strips()[region.y : region.bottom]
     lines = ["".join(s.text for s in row)[region.x : region.right - 1] for row in rows]
-    return [line.strip(" █") for line in lines]
+    return [line.strip(" █▌▁▂▃▄▅▆▇") for line in lines]
 
 
 def numbers(pilot: Pilot[None]) -> list[int]:

@@ -166,11 +166,12 @@ async def test_what_a_reply_cost_and_became_reads_well_in_a_narrow_column(tmp_pa
         cost = siblings(app)[0].query_one(CostLine)
         turn = app.screen.query_one(TurnView).turn
         for seconds, version, shown in (
-            (1.8, 7, "hermes · 11 tok · 1.8 s · v7"),
+            (1.8, 7, "hermes · 11 tok · 22 tok/s · v7"),
             (1234.5, 12_345, "hermes · 11 tok · v12345"),
             (1234.5, 10**20, "hermes · v100000000000000000000"),
         ):
             turn.num_tokens, turn.seconds, turn.policy_version = 11, seconds, version
+            turn.sampling_s = 0.5
             cost.show(turn)
             await until(pilot, lambda words=shown: drawn(cost) == [words])
         await pilot.press("2", "enter")

@@ -142,9 +142,9 @@ def test_find_reads_over_token_borders_and_wraps() -> None:
         (-0.7, 1, "▄"),
         (-1.5, 2, "▂"),
         (-2.5, 3, "▁"),
-        (-9.0, 4, "▁"),
+        (-9.0, 4, "·"),
         (float("nan"), 4, "?"),
-        (float("-inf"), 4, "▁"),
+        (float("-inf"), 4, "·"),
         (None, -1, " "),
     ],
 )
