@@ -173,6 +173,7 @@ def test_a_status_that_is_watched_comes_again(shell: Shell) -> None:
         assert watching.stdout
         shown = [json.loads(watching.stdout.readline())["state"] for _ in range(2)]
         watching.send_signal(signal.SIGINT)
+        watching.communicate(timeout=60)  # reads on: a closed pipe is another end
     assert shown == ["ready", "ready"]
     assert watching.returncode == 130
 
