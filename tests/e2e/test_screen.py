@@ -60,7 +60,7 @@ async def learned(pilot: Pilot[None]) -> None:
     """Look at the card of the first step: its tokens moved, and both versions answered."""
     app = app_of(pilot)
     bar = main(app).query_one(LessonBar)
-    assert "v1 says this more readily" in str(bar.render())
+    await wait(pilot, lambda: "v1 says this more readily" in str(bar.render()), TURN_S)
     canaries = app.controller.backend.canaries
     while len(await canaries((0, 1))) < 2 * len(await canaries((1, 1))) or not await canaries(None):
         await pilot.pause(0.1)
