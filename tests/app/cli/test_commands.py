@@ -41,6 +41,8 @@ class Shell:
             text=True,
             env=self._environ,
             cwd=self.home,
+            # What a shell runs in the background, it and its children ignore this signal.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, *args: str, typed: str = "") -> subprocess.CompletedProcess[str]:
