@@ -7,7 +7,13 @@ from pathlib import Path
 
 import click
 
-from hermes_tui.cli.background import ServiceKind, add_lifecycle, launch, service_option
+from hermes_tui.cli.background import (
+    ServiceKind,
+    add_lifecycle,
+    config_option,
+    launch,
+    service_option,
+)
 from hermes_tui.cli.overrides import Invocation, OverridesGroup
 
 _KIND = ServiceKind(
@@ -20,13 +26,7 @@ _KIND = ServiceKind(
 
 
 @click.group(cls=OverridesGroup)
-@click.option(
-    "-c",
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    help="Configuration file; else the nearest hermes.toml.",
-)
+@config_option
 @click.pass_obj
 def agent(invocation: Invocation, config_file: Path | None) -> None:
     """Run agent services without a trainer, in the background."""

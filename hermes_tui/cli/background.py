@@ -71,6 +71,13 @@ service_option = click.option(
     "--service", default="default", show_default=True, help="Name of the service."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+config_option = click.option(
+    "-c",
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="Configuration file; else the nearest hermes.toml.",
+)
 
 
 def launch(kind: ServiceKind, config: Config, service: str, *, replace: bool) -> StackStatus:

@@ -16,6 +16,7 @@ import click
 from hermes_tui.cli.background import (
     ServiceKind,
     add_lifecycle,
+    config_option,
     json_option,
     launch,
     service_option,
@@ -48,13 +49,7 @@ _key = click.option(
 
 
 @click.group(cls=OverridesGroup)
-@click.option(
-    "-c",
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    help="Configuration file; else the nearest hermes.toml.",
-)
+@config_option
 @click.pass_obj
 def inf(invocation: Invocation, config_file: Path | None) -> None:
     """Run inference services, register other servers' models."""
