@@ -89,3 +89,6 @@ def test_the_most_silent_are_named_first_and_not_too_many(heartbeat: Heartbeat) 
 
 def test_advance_without_a_task_does_nothing() -> None:
     advance("nowhere")
+    with heartbeat_of_the_test() as heartbeat:
+        heartbeat.beat()
+        assert heartbeat.beat().tasks == ()
